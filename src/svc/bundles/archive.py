@@ -91,6 +91,6 @@ def read_metadata(archive: Archive) -> metadata.BundleMetadata:
     """Read and check the bundle's metadata, and that its files are present. Raises InvalidBundle."""
     if metadata.METADATA_FILE not in archive.file_sizes:
         raise InvalidBundle(f"The bundle has no {metadata.METADATA_FILE} at its root.")
-    about = metadata.parse_metadata(archive.read(metadata.METADATA_FILE, metadata.MAX_METADATA_BYTES))
-    metadata.check_files(about, archive.file_sizes.keys())
-    return about
+    bundle_metadata = metadata.parse_metadata(archive.read(metadata.METADATA_FILE, metadata.MAX_METADATA_BYTES))
+    metadata.check_files(bundle_metadata, archive.file_sizes.keys())
+    return bundle_metadata

@@ -27,9 +27,9 @@ PackProgress = Callable[[int, int], None]
 
 def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) -> metadata.BundleMetadata:
     """Write `output` atomically, and return its metadata. Raises InvalidBundle."""
-    about = read_folder_metadata(folder)
+    bundle_metadata = read_folder_metadata(folder)
     files = _collect_files(folder, output)
-    metadata.check_files(about, files.keys())
+    metadata.check_files(bundle_metadata, files.keys())
     total_bytes, bytes_done = sum(path.stat().st_size for path in files.values()), 0
     fd, temporary = tempfile.mkstemp(prefix=".packing-", suffix=".xyb", dir=output.parent)
     try:
@@ -48,7 +48,7 @@ def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) ->
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return about
+    return bundle_metadata
 
 
 def read_folder_metadata(folder: Path) -> metadata.BundleMetadata:

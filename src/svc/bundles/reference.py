@@ -72,7 +72,7 @@ def compare_versions(left: str, right: str) -> int:
 
 
 def _semver_key(match: re.Match[str]) -> tuple[object, ...]:
-    core = tuple(int(match[place]) for place in (1, 2, 3))
+    core = tuple(int(match[group]) for group in (1, 2, 3))
     if match[4] is None:
         return (core, 1, ())
     parts = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in match[4].split("."))
@@ -101,7 +101,7 @@ def select_entry(
     reference: BundleReference, entries: Iterable[BundleEntry], platforms: tuple[str, ...]
 ) -> BundleEntry | None:
     """Select the entry of a reference, for the first of `platforms` that has one. Returns None without a match."""
-    rank = {platform: place for place, platform in enumerate(platforms)}
+    rank = {platform: index for index, platform in enumerate(platforms)}
     candidates = [entry for entry in entries if entry.model_id == reference.model_id and entry.target in rank]
     version = _resolve_version(reference, candidates)
     matches = [entry for entry in candidates if entry.version == version]

@@ -93,15 +93,15 @@ def check_redis(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("redis", "off", "SVC_REDIS_URL is not set: each machine counts limits separately")
         return
     try:
-        shown = parse_redis_url(url).display_name
+        address = parse_redis_url(url).display_name
         asyncio.run(RedisConnection(url).check_connection())
     except UsageError as error:
         yield CheckResult("redis", "bad", error.message, "fix SVC_REDIS_URL, or unset it")
     except StoreUnavailable as error:
         mend = "start it, or check SVC_REDIS_URL; until then each machine counts limits separately"
-        yield CheckResult("redis", "bad", f"{shown} is not usable: {error.message}", mend)
+        yield CheckResult("redis", "bad", f"{address} is not usable: {error.message}", mend)
     else:
-        yield CheckResult("redis", "ok", f"{shown}: machines share their limits")
+        yield CheckResult("redis", "ok", f"{address}: machines share their limits")
 
 
 def check_blob_store(settings: Settings) -> CheckResult:

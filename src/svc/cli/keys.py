@@ -216,7 +216,7 @@ def _print_key(key: ShownKey, as_json: bool) -> int:
 
 def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={one}" for name, one in value.items())
+        return ", ".join(f"{name}={item}" for name, item in value.items())
     return ", ".join(value) if isinstance(value, tuple | list) else str(value)
 
 

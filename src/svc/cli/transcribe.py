@@ -277,8 +277,8 @@ class _TranscriptPrinter:
         if self._is_terminal:
             text = _strip_control_characters(text)
             width = shutil.get_terminal_size().columns - 1
-            shown = text if len(text) <= width else "…" + text[len(text) - width + 1 :]
-            sys.stdout.write(f"\r\x1b[K{shown}")
+            visible = text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+            sys.stdout.write(f"\r\x1b[K{visible}")
             sys.stdout.flush()
 
     def finish(self, send_error: BaseException | None) -> int:
@@ -294,4 +294,4 @@ class _TranscriptPrinter:
 
 def _strip_control_characters(text: str) -> str:
     """Remove control characters on a terminal: a gateway must not move the cursor or set the title."""
-    return "".join(letter for letter in text if letter.isprintable())
+    return "".join(character for character in text if character.isprintable())

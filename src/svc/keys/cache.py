@@ -104,11 +104,11 @@ class IssuedKeyCache:
         after = ""
         while len(self._keys) < MAX_PRELOADED_KEYS:
             try:
-                rows, found = await self._run_query(self._read_page, after)
+                rows, api_keys = await self._run_query(self._read_page, after)
             except StoreUnavailable as error:
                 self._record_failure(error)
                 return
-            self._cache_keys(list(found), found)
+            self._cache_keys(list(api_keys), api_keys)
             if len(rows) < KEYS_PER_QUERY:
                 return
             after = rows[-1].id
@@ -120,8 +120,8 @@ class IssuedKeyCache:
     # security.IssuedKeySource
 
     def get(self, digest: bytes) -> ApiKey | bool:
-        found = self._keys.get(digest)
-        return found if found is not None else digest not in self._unknown_digests
+        key = self._keys.get(digest)
+        return key if key is not None else digest not in self._unknown_digests
 
     def load(self, digest: bytes, on_loaded: Callable[[], None]) -> None:
         callbacks = self._pending_lookups.get(digest)
@@ -154,9 +154,9 @@ class IssuedKeyCache:
             while self._pending_lookups:
                 digests = list(self._pending_lookups)[:KEYS_PER_QUERY]
                 try:
-                    found = await self._run_query(self._read_keys, digests)
+                    api_keys = await self._run_query(self._read_keys, digests)
                     self._record_success()
-                    self._cache_keys(digests, found)
+                    self._cache_keys(digests, api_keys)
                 except StoreUnavailable as error:
                     self._record_failure(error)
                 except Exception:  # boundary: waiting requests must be notified
@@ -187,18 +187,18 @@ class IssuedKeyCache:
     def _to_api_keys(self, rows: Iterable[StoredKey]) -> dict[bytes, ApiKey]:
         now = time.time()
         usable = [row for row in rows if row.revoked is None]
-        found = {}
+        api_keys = {}
         for row in usable:
             key = to_api_key(row)
-            found[bytes.fromhex(row.digest)] = key
+            api_keys[bytes.fromhex(row.digest)] = key
             if row.old_digest and (row.old_until or 0.0) > now:
                 until = min(key.expires, row.old_until or 0.0)
-                found[bytes.fromhex(row.old_digest)] = to_api_key(msgspec.structs.replace(row, expires=until))
-        return found
+                api_keys[bytes.fromhex(row.old_digest)] = to_api_key(msgspec.structs.replace(row, expires=until))
+        return api_keys
 
-    def _cache_keys(self, digests: Iterable[bytes], found: dict[bytes, ApiKey]) -> None:
+    def _cache_keys(self, digests: Iterable[bytes], api_keys: dict[bytes, ApiKey]) -> None:
         for digest in digests:
-            key = found.get(digest)
+            key = api_keys.get(digest)
             if key is not None:
                 self._keys[digest] = key
             else:

@@ -254,8 +254,8 @@ def rotate_key(database: Database, id: str, request: Rotation) -> MadeKey:
 
 def _require_key(key: StoredKey | None, id: str) -> StoredKey:
     if key is None:
-        shown = "".join(letter if letter.isprintable() else "?" for letter in id[:64])
-        raise NotFound(f"There is no key {shown!r}.", param="id")
+        printable_id = "".join(character if character.isprintable() else "?" for character in id[:64])
+        raise NotFound(f"There is no key {printable_id!r}.", param="id")
     return key
 
 
@@ -276,11 +276,11 @@ def _parse_expiry(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        expiry = datetime.fromisoformat(text)
+        return (expiry if expiry.tzinfo else expiry.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        words = f"expires must be a time such as 2027-01-31T00:00:00Z, not {text[:40]!r}."
-        raise InvalidRequest(words, param="expires") from None
+        message = f"expires must be a time such as 2027-01-31T00:00:00Z, not {text[:40]!r}."
+        raise InvalidRequest(message, param="expires") from None
 
 
 def _with_usage(database: Database, key: StoredKey) -> ShownKey:

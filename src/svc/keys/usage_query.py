@@ -62,8 +62,8 @@ def _show_entry(entry: LedgerEntry) -> dict[str, Any]:
     """Return the entry with its attempts. The journal omits a single successful attempt."""
     if entry.attempts_detail is None and entry.attempts <= 1:
         entry = msgspec.structs.replace(entry, attempts_detail=[_single_attempt(entry)] * entry.attempts)
-    shown: dict[str, Any] = msgspec.to_builtins(entry)
-    return shown
+    fields: dict[str, Any] = msgspec.to_builtins(entry)
+    return fields
 
 
 def _single_attempt(entry: LedgerEntry) -> AttemptDetail:
@@ -80,11 +80,11 @@ def _single_attempt(entry: LedgerEntry) -> AttemptDetail:
 
 def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
     """Parse the parameters of the API: `by`, `since` and so on. Raises InvalidRequest with the field name."""
-    unknown = sorted(set(parameters) - _USAGE_QUERY_FIELDS)
-    if unknown:
+    unknown_names = sorted(set(parameters) - _USAGE_QUERY_FIELDS)
+    if unknown_names:
         raise InvalidRequest(
-            f"{unknown[0][:64]!r} is not a parameter of this query: {', '.join(sorted(_USAGE_QUERY_FIELDS))}.",
-            param=unknown[0][:64],
+            f"{unknown_names[0][:64]!r} is not a parameter of this query: {', '.join(sorted(_USAGE_QUERY_FIELDS))}.",
+            param=unknown_names[0][:64],
         )
     if "request" in parameters:
         return _parse_request_query(parameters)
@@ -104,9 +104,9 @@ def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
 
 
 def _parse_request_query(parameters: Mapping[str, str]) -> UsageQuery:
-    others = sorted(set(parameters) - {"request"})
-    if others:
-        raise InvalidRequest(f"request cannot be combined with {', '.join(others)}.", param="request")
+    other_names = sorted(set(parameters) - {"request"})
+    if other_names:
+        raise InvalidRequest(f"request cannot be combined with {', '.join(other_names)}.", param="request")
     id = parameters["request"]
     if not id.isprintable() or not 0 < len(id) <= _MAX_REQUEST_ID_LENGTH:
         raise InvalidRequest("request is the x-request-id of a response, such as req_….", param="request")
@@ -116,9 +116,9 @@ def _parse_request_query(parameters: Mapping[str, str]) -> UsageQuery:
 def _parse_group_by(text: str | None) -> tuple[GroupBy | None, str]:
     if text is None:
         return None, ""
-    for known in _GROUPINGS:
-        if text == known:
-            return known, ""
+    for grouping in _GROUPINGS:
+        if text == grouping:
+            return grouping, ""
     kind, _, tag = text.partition(":")
     if kind != "tag" or not tag:
         raise InvalidRequest("by must be key, model, provider, day or tag:NAME.", param="by")
@@ -133,8 +133,8 @@ def parse_time(text: str | None, name: str) -> float | None:
     if unit and text[:-1].isdecimal() and len(text) < 10:
         return time.time() - timedelta(seconds=int(text[:-1]) * unit).total_seconds()
     try:
-        found = datetime.fromisoformat(text.replace(" ", "+"))  # an unescaped + in a query string is a space
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # an unescaped + in a query string is a space
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise InvalidRequest(
             f"{name} must be a time such as 2027-01-31T10:00:00Z, or an age such as 12h or 7d.", param=name

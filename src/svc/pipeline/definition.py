@@ -271,19 +271,19 @@ class _DefinitionParser:
             raise self._error_at_node(node, "the text is empty or too long")
         return text
 
-    def _integer_parser(self, least: int, most: int = 1 << 31) -> NodeParser:
+    def _integer_parser(self, minimum: int, maximum: int = 1 << 31) -> NodeParser:
         def read(node: yaml.Node) -> int:
-            if node.tag != "tag:yaml.org,2002:int" or not least <= (value := self._construct_value(node)) <= most:
-                raise self._error_at_node(node, f"expected a whole number from {least} to {most}")
+            if node.tag != "tag:yaml.org,2002:int" or not minimum <= (value := self._construct_value(node)) <= maximum:
+                raise self._error_at_node(node, f"expected a whole number from {minimum} to {maximum}")
             return int(value)
 
         return read
 
-    def _number_parser(self, least: float, most: float) -> NodeParser:
+    def _number_parser(self, minimum: float, maximum: float) -> NodeParser:
         def read(node: yaml.Node) -> float:
             numeric = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-            if not numeric or not least <= (value := self._construct_value(node)) <= most:
-                raise self._error_at_node(node, f"expected a number from {least:g} to {most:g}")
+            if not numeric or not minimum <= (value := self._construct_value(node)) <= maximum:
+                raise self._error_at_node(node, f"expected a number from {minimum:g} to {maximum:g}")
             return float(value)
 
         return read

@@ -104,8 +104,8 @@ class Recipe(_StrictRecipeStruct, frozen=True):
         """Every file of the model folder except the metadata."""
         consumed = {source for derived in self.derived if derived.consumes for source in derived.sources}
         members = [member.file for wheel in self.wheels for member in wheel.members]
-        made = [*members, *(derived.file for derived in self.derived), *(text.file for text in self.texts)]
-        return tuple(file for file in made if file not in consumed)
+        produced = [*members, *(derived.file for derived in self.derived), *(text.file for text in self.texts)]
+        return tuple(file for file in produced if file not in consumed)
 
     @property
     def model_bytes(self) -> int:

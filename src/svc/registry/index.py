@@ -78,9 +78,9 @@ class RegistryIndex:
 
     def _encode(self, model_id: str | None = None) -> IndexBody:
         revision = self._revision()
-        own = self._store.entries(model_id)
-        others = self._upstream.entries(model_id) if self._upstream else ()
-        merged = {entry.key: entry for entry in (*others, *own)}
+        own_entries = self._store.entries(model_id)
+        upstream_entries = self._upstream.entries(model_id) if self._upstream else ()
+        merged = {entry.key: entry for entry in (*upstream_entries, *own_entries)}
         entries = [entry for _, entry in sorted(merged.items()) if is_served(entry)]
         if model_id is not None and not entries:
             raise BundleNotFound(f"There is no model {model_id} here.")

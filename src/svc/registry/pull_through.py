@@ -84,8 +84,8 @@ class PullThroughCache:
         except SvcError as error:  # an upstream error is never the client's fault
             self._warn_once(f"The bundle {key} of the upstream registry: {error.message}")
             damaged = isinstance(error, InvalidBundle)
-            what = "is damaged" if damaged else "could not be fetched, or does not match its index"
-            message = f"The bundle {key} of the upstream registry {what}."
+            problem = "is damaged" if damaged else "could not be fetched, or does not match its index"
+            message = f"The bundle {key} of the upstream registry {problem}."
             raise RegistryFailed(message, reason=error.message) from error
 
     def _find_entry(self, key: str) -> BundleEntry:

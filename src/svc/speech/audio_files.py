@@ -162,11 +162,11 @@ class _DecodedSource:
         remainder = b""
         while data := await _read_output(self._child):
             data = remainder + data
-            whole, remainder = (data[:-1], data[-1:]) if len(data) % 2 else (data, b"")
-            self.seconds += len(whole) / 2 / self.format.rate
+            samples, remainder = (data[:-1], data[-1:]) if len(data) % 2 else (data, b"")
+            self.seconds += len(samples) / 2 / self.format.rate
             _check_length(self.seconds, self._max_seconds)
-            if whole:
-                yield whole
+            if samples:
+                yield samples
         if await self._child.wait():
             if not self.seconds:
                 raise InvalidRequest("The file cannot be decoded. It may be damaged.", param="file")

@@ -166,9 +166,9 @@ def _resolve_language(model: RecognitionModel, requested: str | None) -> str | N
         return model.languages[0] if len(model.languages) == 1 else None
     if not model.languages:
         return requested.lower()
-    known = {language.lower(): language for language in model.languages}
+    supported = {language.lower(): language for language in model.languages}
     lower = requested.lower().replace("_", "-")
-    matched = known.get(lower) or known.get(lower.partition("-")[0])
+    matched = supported.get(lower) or supported.get(lower.partition("-")[0])
     if matched is None:
         names = ", ".join(model.languages)
         raise InvalidRequest(

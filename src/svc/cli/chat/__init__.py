@@ -133,4 +133,4 @@ def _strip_control_characters(text: str) -> str:
     """Remove control characters on a terminal: a model must not move the cursor or set the title."""
     if not sys.stdout.isatty():
         return text
-    return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")
+    return "".join(character for character in text if character.isprintable() or character in "\n\t")

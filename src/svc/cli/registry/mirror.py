@@ -48,5 +48,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         shared.print_json(keys_by_result)
     else:
-        print(", ".join(f"{len(keys)} {what}" for what, keys in keys_by_result.items()))
+        print(", ".join(f"{len(keys)} {result}" for result, keys in keys_by_result.items()))
     return 1 if keys_by_result["failed"] else 0

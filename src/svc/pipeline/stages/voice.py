@@ -114,15 +114,15 @@ class VoiceRunner:
 
 def split_sentences(chunks: Iterator[StageChunk]) -> Iterator[str]:
     """Yield sentences as soon as they are complete. `chunks` may split the text anywhere."""
-    rest = ""
+    remainder = ""
     for chunk in chunks:
-        rest += chunk if isinstance(chunk, str) else ""
-        while (cut := _find_cut(rest)) is not None:
-            sentence, rest = rest[:cut].strip(), rest[cut:]
+        remainder += chunk if isinstance(chunk, str) else ""
+        while (cut := _find_cut(remainder)) is not None:
+            sentence, remainder = remainder[:cut].strip(), remainder[cut:]
             if _is_speakable(sentence):
                 yield sentence
-    if _is_speakable(rest):
-        yield rest.strip()
+    if _is_speakable(remainder):
+        yield remainder.strip()
 
 
 def _find_cut(text: str) -> int | None:
@@ -135,4 +135,4 @@ def _find_cut(text: str) -> int | None:
 
 
 def _is_speakable(text: str) -> bool:
-    return any(letter.isalnum() for letter in text)
+    return any(character.isalnum() for character in text)

@@ -36,23 +36,26 @@ class BundleContentIndex:
 
     def _newest_entries(self, store: FolderStore) -> list[BundleEntry]:
         revision = store.revision()
-        known, entries = self._newest
-        if known != revision:
+        cached_revision, entries = self._newest
+        if cached_revision != revision:
             by_model: dict[str, list[BundleEntry]] = {}
             for entry in store.entries():
                 by_model.setdefault(entry.model_id, []).append(entry)
-            found = (select_entry(BundleReference(name), of, compatible_platforms()) for name, of in by_model.items())
-            entries = [entry for entry in found if entry is not None]
+            selected = (
+                select_entry(BundleReference(name), versions, compatible_platforms())
+                for name, versions in by_model.items()
+            )
+            entries = [entry for entry in selected if entry is not None]
             self._newest = (revision, entries)
-            kept = {(entry.key, entry.sha256) for entry in entries}
-            self._files_by_bundle = {at: files for at, files in self._files_by_bundle.items() if at in kept}
+            current_keys = {(entry.key, entry.sha256) for entry in entries}
+            self._files_by_bundle = {key: files for key, files in self._files_by_bundle.items() if key in current_keys}
         return entries
 
     def _files_of(self, store: FolderStore, entry: BundleEntry) -> tuple[str, ...]:
-        at = (entry.key, entry.sha256)
-        if at not in self._files_by_bundle:
-            self._files_by_bundle[at] = _read_file_names(store, entry)
-        return self._files_by_bundle[at]
+        key = (entry.key, entry.sha256)
+        if key not in self._files_by_bundle:
+            self._files_by_bundle[key] = _read_file_names(store, entry)
+        return self._files_by_bundle[key]
 
 
 def _read_file_names(store: FolderStore, entry: BundleEntry) -> tuple[str, ...]:
@@ -64,7 +67,7 @@ def _read_file_names(store: FolderStore, entry: BundleEntry) -> tuple[str, ...]:
                 file.seek(start)
                 return file.read(size)
 
-            about = read_remote_metadata(read, store.bundle_path(entry).stat().st_size)
+            bundle_metadata = read_remote_metadata(read, store.bundle_path(entry).stat().st_size)
     except (SvcError, OSError):
         return ()
-    return about.files if about is not None else ()
+    return bundle_metadata.files if bundle_metadata is not None else ()

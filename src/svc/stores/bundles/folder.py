@@ -111,10 +111,10 @@ class FolderStore:
             draft = BundleDraft(entry.model_id, entry.version, entry.target, entry.signatures)
             draft.validate()
             with translate_disk_full_errors():
-                kept, created = self._commit_upload(finished, draft, entry.created)
+                stored, created = self._commit_upload(finished, draft, entry.created)
             if created and entry.yanked:
-                kept = self.set_yanked(entry.key, True)
-            return kept
+                stored = self.set_yanked(entry.key, True)
+            return stored
         finally:
             finished.close()
 
@@ -192,8 +192,8 @@ class FolderStore:
         with self._hash_lock:
             lock = self._hash_locks.setdefault(entry.key, threading.Lock())
         with lock:  # a second caller finds the hash of the first
-            known = self.find(entry.key) or entry
-            return known if known.sha256 is not None else self._compute_hash(known)
+            current = self.find(entry.key) or entry
+            return current if current.sha256 is not None else self._compute_hash(current)
 
     def _compute_hash(self, entry: BundleEntry) -> BundleEntry:
         try:

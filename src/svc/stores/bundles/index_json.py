@@ -90,13 +90,13 @@ class IndexJson:
 
     def sync(self) -> None:
         """Import changes, and write if needed. A full disk postpones the write, since the records are authoritative."""
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             with translate_disk_full_errors():
                 self._sync()
         except InsufficientStorage:
             self._postpone()
-        self._last_sync_seconds = time.perf_counter() - began
+        self._last_sync_seconds = time.perf_counter() - started_at
 
     def _sync(self) -> None:
         with hold_lock(self._lock):

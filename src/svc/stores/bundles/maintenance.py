@@ -188,8 +188,8 @@ def _verify_unlisted(store: MaintainedStore, path: Path, repair: bool) -> Verify
 
 def _paths_in_layout(store: MaintainedStore, name: str) -> list[Path]:
     """Return paths with this name in <model_id>/<version>/<platform>/. Folders that disappear meanwhile are skipped."""
-    found = (store.root / path for path in sorted(glob.glob(f"*/*/*/{name}", root_dir=store.root)))
-    return [path for path in found if _is_key(path.relative_to(store.root).parts[:3])]
+    paths = (store.root / path for path in sorted(glob.glob(f"*/*/*/{name}", root_dir=store.root)))
+    return [path for path in paths if _is_key(path.relative_to(store.root).parts[:3])]
 
 
 def _unlisted_bundles(store: MaintainedStore) -> Iterator[Path]:

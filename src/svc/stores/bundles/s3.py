@@ -175,8 +175,8 @@ class BucketStore:
 
     def entries(self, model_id: str | None = None) -> Sequence[BundleEntry]:
         self.refresh()
-        known = [entry for entry in list(self._records.values()) if model_id in (None, entry.model_id)]
-        return sorted((self._with_yanked(entry) for entry in known), key=lambda entry: entry.key)
+        matching = [entry for entry in list(self._records.values()) if model_id in (None, entry.model_id)]
+        return sorted((self._with_yanked(entry) for entry in matching), key=lambda entry: entry.key)
 
     def _with_yanked(self, entry: BundleEntry) -> BundleEntry:
         return msgspec.structs.replace(entry, yanked=entry.key in self._yanked)
@@ -220,8 +220,8 @@ class BucketStore:
         try:
             draft = BundleDraft(entry.model_id, entry.version, entry.target, entry.signatures)
             draft.validate()
-            kept, created = self._commit_upload(finished, draft, entry.created)
-            return self.set_yanked(entry.key, True) if created and entry.yanked else kept
+            stored, created = self._commit_upload(finished, draft, entry.created)
+            return self.set_yanked(entry.key, True) if created and entry.yanked else stored
         finally:
             finished.close()
 

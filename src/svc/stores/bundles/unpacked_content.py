@@ -108,7 +108,7 @@ def is_unpacked(target: Path, sha256: str | None) -> bool:
 
 def _has_all_files(target: Path) -> bool:
     try:
-        about = metadata.parse_metadata((target / metadata.METADATA_FILE).read_bytes())
+        bundle_metadata = metadata.parse_metadata((target / metadata.METADATA_FILE).read_bytes())
     except (OSError, InvalidBundle):
         return False
-    return all((target / name).is_file() for name in about.files)
+    return all((target / name).is_file() for name in bundle_metadata.files)

@@ -103,11 +103,11 @@ def parse_entries(data: bytes, fill_price: FillPrice | None = None) -> tuple[lis
 def build_segment(entries: Sequence[LedgerEntry], broken: int = 0) -> JournalSegment:
     """Build a segment from entries in any form. Raises ValueError for an invalid time."""
     canonical = [entry for entry in entries if _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
-    others = [entry for entry in entries if not _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
+    other_entries = [entry for entry in entries if not _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
     batches = _split_into_batches(
         [encode_entry(entry) for entry in canonical], canonical, _format_timestamps(canonical)
     )
-    batches += [_single_entry_batch(entry) for entry in others]
+    batches += [_single_entry_batch(entry) for entry in other_entries]
     return JournalSegment(
         batches=batches,
         hourly_sums=_sum_by_hour(entries, _format_timestamps(entries)),

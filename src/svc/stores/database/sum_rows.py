@@ -35,8 +35,8 @@ class SumRows(BatchRows):
 
     def _upsert_sums(self, hours: Mapping[SumKey, UsageTotals]) -> None:
         days: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
-        for place, totals in hours.items():
-            days[SumKey(place[0] // SECONDS_PER_DAY * SECONDS_PER_DAY, *place[1:])].add(totals)
+        for sum_key, totals in hours.items():
+            days[SumKey(sum_key[0] // SECONDS_PER_DAY * SECONDS_PER_DAY, *sum_key[1:])].add(totals)
         self._upsert_table("hours", hours)
         self._upsert_table("days", days)
 
@@ -47,8 +47,8 @@ class SumRows(BatchRows):
             sorted(groups), len(_SUM_COLUMNS)
         ):  # sorted: concurrent transactions cannot deadlock
             values: list[object] = []
-            for place in chunk:
-                values += (*place, *astuple(groups[place]))
+            for sum_key in chunk:
+                values += (*sum_key, *astuple(groups[sum_key]))
             self._run_statement(
                 f"INSERT INTO {table} ({', '.join(_SUM_COLUMNS)}) VALUES {', '.join([row] * len(chunk))}"  # noqa: S608
                 " ON CONFLICT (key_id, start, model, provider, tags)"
@@ -124,13 +124,13 @@ def _split_range(since: float, until: float) -> list[tuple[str, float, float]]:
     hour, day = _round_up(since, SECONDS_PER_HOUR), _round_up(since, SECONDS_PER_DAY)
     last_hour, last_day = _round_down(until, SECONDS_PER_HOUR), _round_down(until, SECONDS_PER_DAY)
     if hour > last_hour:
-        found = [("entries", since, until)]
+        spans = [("entries", since, until)]
     elif day > last_day:
-        found = [("entries", since, hour), ("hours", hour, last_hour), ("entries", last_hour, until)]
+        spans = [("entries", since, hour), ("hours", hour, last_hour), ("entries", last_hour, until)]
     else:
-        found = [("entries", since, hour), ("hours", hour, day), ("days", day, last_day)]
-        found += [("hours", last_day, last_hour), ("entries", last_hour, until)]
-    return [span for span in found if span[1] < span[2]]
+        spans = [("entries", since, hour), ("hours", hour, day), ("days", day, last_day)]
+        spans += [("hours", last_day, last_hour), ("entries", last_hour, until)]
+    return [span for span in spans if span[1] < span[2]]
 
 
 def _round_up(unix_seconds: float, unit: int) -> float:

@@ -145,15 +145,15 @@ class RedisConnection:
         arguments: Sequence[CommandArgument],
     ) -> None:
         """Run a script, with `on_reply` as in `send`. It takes a second command if Redis has not cached the script."""
-        rest = (len(keys), *keys, *arguments)
+        script_arguments = (len(keys), *keys, *arguments)
 
         def retry_if_not_cached(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, RedisReplyError) and reply.kind == "NOSCRIPT":
-                self.send(on_reply, "EVAL", script.source, *rest)
+                self.send(on_reply, "EVAL", script.source, *script_arguments)
             else:
                 on_reply(reply)
 
-        self.send(retry_if_not_cached, "EVALSHA", script.sha1, *rest)
+        self.send(retry_if_not_cached, "EVALSHA", script.sha1, *script_arguments)
 
     async def execute(self, *arguments: CommandArgument) -> RedisReply:
         """Send a command and return the reply. Raises StoreUnavailable."""
