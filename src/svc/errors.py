@@ -239,7 +239,7 @@ class SpeechFailed(SvcError):
 
 
 class InternalError(SvcError):
-    """The gateway or the registry has a fault.
+    """The gateway or the registry has an internal error.
 
     To fix: Look up the request id in the log.
     """
@@ -316,7 +316,7 @@ class RegistryFailed(SvcError):
 
 
 class GatewayFailed(SvcError):
-    """The SDK cannot reach the gateway, the connection broke, or the response is invalid.
+    """The SDK cannot reach the gateway, the connection was lost, or the response is invalid.
 
     To fix: Check the address, and that the gateway runs.
     """
