@@ -12,6 +12,10 @@ TOP = """# Faults of providers
 `make faults` generates this page from `tests/faults/catalogue.py`. A test runs each cell against a real gateway, with
 an upstream of each dialect, over HTTP and over TLS.
 
+The client uses the OpenAI API. For a client of the Anthropic API, one thing differs. If no attempt succeeds, it gets
+[the status of an Anthropic provider](providers.md#anthropics-dialect-on-both-sides) for 529, and for 4xx other than 401
+and 403.
+
 The test uses these settings: one retry, and timeouts of one second to connect, to the first byte and between two
 chunks. A request may take three seconds in total. The fallback is a provider of the other dialect.
 
@@ -31,7 +35,7 @@ chunks. A request may take three seconds in total. The fallback is a provider of
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return TOP + "".join(row(fault) for fault in FAULTS)
 
 
