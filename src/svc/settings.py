@@ -353,19 +353,19 @@ def _merge_table(tables: dict[str, Any], name: str, values: dict[str, Any]) -> d
     return {**tables, name: {**table, **values}} if isinstance(table, dict) else tables
 
 
-def _parse_tables(tables: dict[str, Any], where: str) -> FileSettings:
+def _parse_tables(tables: dict[str, Any], source_name: str) -> FileSettings:
     try:
         return msgspec.convert(tables, FileSettings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_describe_validation_error(str(error))}.") from error
+        raise UsageError(f"{source_name}: {_describe_validation_error(str(error))}.") from error
 
 
 def _describe_validation_error(message: str) -> str:
     """Rewrite msgspec's "Object contains unknown field `x` - at `$.gateway`" in terms of the file."""
     text, _, path = message.partition(" - at `$")
-    where = path.rstrip("`").removeprefix(".")
+    table_path = path.rstrip("`").removeprefix(".")
     text = text.replace("Object contains unknown field", "unknown key").replace("Object missing", "there is no")
-    return f"{text} in [{where}]" if where else text
+    return f"{text} in [{table_path}]" if table_path else text
 
 
 def _parse_switch(name: str, environ: Mapping[str, str]) -> bool:

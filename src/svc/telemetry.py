@@ -73,8 +73,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def _log_fields(created: float, level: str, logger: str, message: str) -> dict[str, str]:
-    moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"level": level.lower(), "time": moment, "logger": logger, "message": message}
+    timestamp = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"level": level.lower(), "time": timestamp, "logger": logger, "message": message}
 
 
 def _encode_line(line: dict[str, str]) -> str:

@@ -53,8 +53,8 @@ def serve_registry(
         environ = dict(settings.environ) | (
             {"SVC_BLOB_URL": ""} if root else {}
         )  # an explicit root overrides the bucket
-        opening = open_store(root or settings.registry_root, environ, proxy=proxy)
-        with StopSignals() as stop, opening as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        store_context = open_store(root or settings.registry_root, environ, proxy=proxy)
+        with StopSignals() as stop, store_context as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
             pull_through = _create_pull_through(upstream, store, settings) if upstream else None
             hosts = _allowed_hosts(settings, listener)
             create_service = functools.partial(
@@ -94,8 +94,8 @@ class RegistryThread:
 
     def _run(self) -> None:
         try:
-            opening = open_store(self._settings.registry_root, self._settings.environ)
-            with opening as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+            store_context = open_store(self._settings.registry_root, self._settings.environ)
+            with store_context as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
                 runner.run(self._serve_until_stopped(store))
         except Exception as error:  # thread boundary: `__enter__` raises the error
             self._error = error

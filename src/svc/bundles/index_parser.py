@@ -69,7 +69,7 @@ def check_json(raw: msgspec.Raw | bytes) -> None:
 
 def describe_skipped(skipped: Mapping[str, str]) -> str:
     """Return the names of skipped entries on one line."""
-    descriptions = [f"{key[:120]!r} ({why[:200]})" for key, why in list(skipped.items())[:MAX_NAMED_ENTRIES]]
+    descriptions = [f"{key[:120]!r} ({reason[:200]})" for key, reason in list(skipped.items())[:MAX_NAMED_ENTRIES]]
     more = f" and {len(skipped) - MAX_NAMED_ENTRIES} more" if len(skipped) > MAX_NAMED_ENTRIES else ""
     return ", ".join(descriptions) + more
 

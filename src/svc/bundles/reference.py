@@ -59,7 +59,7 @@ def is_prerelease(version: str) -> bool:
     if match := _SEMVER.fullmatch(version):
         return match[4] is not None
     runs = _ALPHANUMERIC_RUN.findall(version)
-    digits = next((place for place, run in enumerate(runs) if run.isdigit()), len(runs))
+    digits = next((index for index, run in enumerate(runs) if run.isdigit()), len(runs))
     return any(run.isalpha() for run in runs[digits:])
 
 

@@ -119,12 +119,14 @@ def _format_overview() -> str:
     )
 
 
-def _show_warning(default_hook: Callable[..., None], message: Warning | str, kind: type[Warning], *where: Any) -> None:
+def _show_warning(
+    default_hook: Callable[..., None], message: Warning | str, kind: type[Warning], *location: Any
+) -> None:
     """Print warnings of svc without their source location. Warnings of other packages are unchanged."""
     if kind is UserWarning:
         print(f"svc: {' '.join(str(message).split())}", file=sys.stderr)
     else:
-        default_hook(message, kind, *where)
+        default_hook(message, kind, *location)
 
 
 def _print_error(message: str, status: int) -> int:

@@ -37,12 +37,12 @@ OPTIONAL_EXTRAS: Final = {
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """One line of output. `mend` is the remedy, or empty."""
+    """The result of one check. `advice` is the remedy, or empty. In JSON, the fields keep their first names."""
 
-    what: str
+    subject: str = msgspec.field(name="what")
     state: Literal["ok", "off", "bad"]
-    says: str
-    mend: str = ""
+    detail: str = msgspec.field(name="says")
+    advice: str = msgspec.field(default="", name="mend")
 
 
 def check_extras() -> Iterator[CheckResult]:
@@ -52,10 +52,10 @@ def check_extras() -> Iterator[CheckResult]:
         if not missing:
             yield CheckResult(f"extra {extra}", "ok", "installed")
         else:
-            says = f"not installed; needed for {purpose}"
+            detail = f"not installed; needed for {purpose}"
             if len(missing) < len(modules):
-                says = f"lacks {', '.join(missing)}: needed for {purpose}"
-            yield CheckResult(f"extra {extra}", "off", says, install_command(extra))
+                detail = f"lacks {', '.join(missing)}: needed for {purpose}"
+            yield CheckResult(f"extra {extra}", "off", detail, install_command(extra))
 
 
 def check_database(settings: Settings) -> CheckResult:
@@ -98,8 +98,8 @@ def check_redis(settings: Settings) -> Iterator[CheckResult]:
     except UsageError as error:
         yield CheckResult("redis", "bad", error.message, "fix SVC_REDIS_URL, or unset it")
     except StoreUnavailable as error:
-        mend = "start it, or check SVC_REDIS_URL; until then each machine counts limits separately"
-        yield CheckResult("redis", "bad", f"{address} is not usable: {error.message}", mend)
+        advice = "start it, or check SVC_REDIS_URL; until then each machine counts limits separately"
+        yield CheckResult("redis", "bad", f"{address} is not usable: {error.message}", advice)
     else:
         yield CheckResult("redis", "ok", f"{address}: machines share their limits")
 
@@ -109,15 +109,15 @@ def check_blob_store(settings: Settings) -> CheckResult:
     scheme, _, rest = (settings.environ.get("SVC_BLOB_URL") or f"file://{settings.registry_root}").partition("://")
     if scheme == "file":
         return _check_folder(Path(rest))
-    mend = "check SVC_BLOB_URL, AWS_ENDPOINT_URL and the AWS_ credentials"
+    advice = "check SVC_BLOB_URL, AWS_ENDPOINT_URL and the AWS_ credentials"
     if scheme != "s3" or not rest.partition("/")[0]:
-        return CheckResult("blob store", "bad", "SVC_BLOB_URL must be s3://bucket/prefix or file:///folder", mend)
+        return CheckResult("blob store", "bad", "SVC_BLOB_URL must be s3://bucket/prefix or file:///folder", advice)
     try:
         plugins.load("stores.bundles", "s3").check_bucket(f"s3://{rest}", settings.environ)
     except ImportError as error:
         return CheckResult("blob store", "bad", f"a bucket needs the extra s3 ({error})", install_command("s3"))
     except SvcError as error:
-        return CheckResult("blob store", "bad", error.message, mend)
+        return CheckResult("blob store", "bad", error.message, advice)
     return CheckResult("blob store", "ok", f"the bucket s3://{rest}")
 
 

@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json([msgspec.to_builtins(finding) for finding in results])
     else:
-        print_table([("", "", ""), *((finding.state, finding.what, finding.says) for finding in results)][1:])
+        print_table([("", "", ""), *((finding.state, finding.subject, finding.detail) for finding in results)][1:])
         for finding in results:
-            if finding.mend:
-                print(f"{finding.what}: {finding.mend}")
+            if finding.advice:
+                print(f"{finding.subject}: {finding.advice}")
     return 1 if any(finding.state == "bad" for finding in results) else 0
 
 
@@ -110,12 +110,12 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
                 f"provider {name}", "off", "has no key, so its models are not available", f"set {variable}"
             )
     for name, variable in missing_keys(config):
-        says = (
+        detail = (
             "an account has no key and is ignored"
             if name in providers
             else "has no key, so its models are not available"
         )
-        yield CheckResult(f"provider {name}", "off", says, f"set {variable}")
+        yield CheckResult(f"provider {name}", "off", detail, f"set {variable}")
     if not providers:
         yield _check_no_providers(config)
     yield from _check_shadowed_models(providers)
@@ -133,14 +133,16 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
 def _check_no_providers(config: Settings) -> CheckResult:
     """Report that only models of this machine respond when no provider is configured."""
     has_local_model = find_spec("xllamacpp") is not None
-    says = (
+    detail = (
         "none is configured: only the embedded model of svc up serves chats"
         if has_local_model
         else "none is configured"
     )
     key_names = ", ".join(variables[0] for variables in key_variables().values())
-    mend = f"set one of {key_names}, or add [[providers]] to svc.toml"
-    return CheckResult("providers", "off", says, mend if has_local_model else f"{mend}, or install the embedded model")
+    advice = f"set one of {key_names}, or add [[providers]] to svc.toml"
+    return CheckResult(
+        "providers", "off", detail, advice if has_local_model else f"{advice}, or install the embedded model"
+    )
 
 
 def _key_variables_of(name: str, config: Settings) -> str:
@@ -158,18 +160,18 @@ def _check_provider(check_name: str, provider: Provider, tls: ssl.SSLContext, ke
     try:
         status = _probe.probe_provider(provider, tls)
     except ProbeFailed as error:
-        mend = "check its base_url, its certificate and the network"
-        return CheckResult(check_name, "bad", f"{models}, not reachable: {error}", mend)
+        advice = "check its base_url, its certificate and the network"
+        return CheckResult(check_name, "bad", f"{models}, not reachable: {error}", advice)
     if status == HTTPStatus.OK:
         return CheckResult(check_name, "ok", f"{models}, reachable")
     path = f"{provider.address.path}{provider.dialect.models_path}"
-    says = f"{models}, reachable, returns HTTP {status} to GET {path}"
+    detail = f"{models}, reachable, returns HTTP {status} to GET {path}"
     if status == HTTPStatus.UNAUTHORIZED:
         advice = f"its key is rejected: set a valid key in {key_names}" if key_names else "it needs a key: api_key_env"
-        return CheckResult(check_name, "bad", says, advice)
+        return CheckResult(check_name, "bad", detail, advice)
     if status == HTTPStatus.FORBIDDEN:  # a restricted key may not list models, and still chat
-        return CheckResult(check_name, "off", says, f"check what the key in {key_names or 'api_key_env'} may do")
-    return CheckResult(check_name, "ok", says, _base_url_advice(provider))
+        return CheckResult(check_name, "off", detail, f"check what the key in {key_names or 'api_key_env'} may do")
+    return CheckResult(check_name, "ok", detail, _base_url_advice(provider))
 
 
 def _base_url_advice(provider: Provider) -> str:
@@ -191,8 +193,8 @@ def _check_shadowed_models(providers: dict[str, Provider]) -> Iterator[CheckResu
         for model in provider.models:
             owner = owners.setdefault(model.id, name)
             if owner != name:
-                says = f"its {model.id} is tried after {owner}, which has a model with that name"
-                yield CheckResult(f"provider {name}", "ok", says)
+                detail = f"its {model.id} is tried after {owner}, which has a model with that name"
+                yield CheckResult(f"provider {name}", "ok", detail)
 
 
 def _check_client_keys(config: Settings) -> CheckResult:
@@ -218,6 +220,6 @@ def _check_port(check_name: str, host: str, port: int, running_url: str | None) 
         except OSError as error:
             if running_url:
                 return CheckResult(check_name, "ok", f"{port} is in use, and svc up is running")
-            mend = "svc may be running already; otherwise choose another with --port or --registry-port"
-            return CheckResult(check_name, "off", f"{port}: {error.strerror}", mend)
+            advice = "svc may be running already; otherwise choose another with --port or --registry-port"
+            return CheckResult(check_name, "off", f"{port}: {error.strerror}", advice)
     return CheckResult(check_name, "ok", f"{port} is free")

@@ -294,7 +294,7 @@ def _show_limit_usage(admin: AdminClient, args: argparse.Namespace) -> int:
     table: list[tuple[str, ...]] = [("ID", "NAME", "REQUESTS", "TOKENS", "RUNNING", "SPENT USD")]
     for use in key_usages:
         usage_and_limits = ((use.requests, use.rpm), (use.tokens, use.tpm), (use.running, use.concurrency))
-        cells = [f"{count} of {most}" if most else "-" for count, most in usage_and_limits]
+        cells = [f"{count} of {limit}" if limit else "-" for count, limit in usage_and_limits]
         budget = "" if use.budget_usd is None else f" of {use.budget_usd:g} ({use.budget_period})"
         table.append((use.id, use.name, *cells, f"{use.spent_usd:.4f}{budget}"))
     base.print_table(table)

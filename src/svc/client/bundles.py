@@ -130,8 +130,8 @@ def _find_bundle(
             options.warn(f"{error.message} Using the newest installed version.")
     entry = select_entry(reference, {**local_by_key, **remote_by_key}.values(), platforms)
     if entry is None:
-        where = f"on this machine or at {options.registry}" if options.registry else NO_REGISTRY_MESSAGE
-        raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {where}.")
+        locations = f"on this machine or at {options.registry}" if options.registry else NO_REGISTRY_MESSAGE
+        raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {locations}.")
     return local_by_key.get(entry.key) or _download_and_unpack(store, entry, options)
 
 

@@ -293,7 +293,7 @@ def _to_shown_key(key: StoredKey, spent: float, last_used_at: float | None) -> S
 
 
 def _shown_fields(key: StoredKey, spent: float, last_used_at: float | None) -> dict[str, Any]:
-    same = (
+    unchanged_names = (
         "id",
         "name",
         "prefix",
@@ -311,8 +311,8 @@ def _shown_fields(key: StoredKey, spent: float, last_used_at: float | None) -> d
     if (key.old_until or 0.0) <= time.time():
         times["old_until"] = None
     return {
-        **{name: getattr(key, name) for name in same},
-        **{name: _to_iso(stamp) for name, stamp in times.items()},
+        **{name: getattr(key, name) for name in unchanged_names},
+        **{name: _to_iso(unix_seconds) for name, unix_seconds in times.items()},
         "spent_usd": round(spent, 9),
     }
 

@@ -106,9 +106,9 @@ class Endpointer:
     def _find_quietest_window(self) -> int:
         """Return the window in the middle of the quietest run of windows."""
         values = list(self._loudness)
-        best, quietest = float("inf"), len(values) - 1
+        lowest_level, quietest_index = float("inf"), len(values) - 1
         for start in range(len(values) - LOUDNESS_AVERAGE_WINDOWS + 1):
             level = sum(values[start : start + LOUDNESS_AVERAGE_WINDOWS])
-            if level <= best:
-                best, quietest = level, start + LOUDNESS_AVERAGE_WINDOWS // 2
-        return self.length - len(values) + quietest + 1
+            if level <= lowest_level:
+                lowest_level, quietest_index = level, start + LOUDNESS_AVERAGE_WINDOWS // 2
+        return self.length - len(values) + quietest_index + 1

@@ -49,8 +49,8 @@ def test_doctor_missing_extra_names_install_command(monkeypatch: pytest.MonkeyPa
         _doctor_checks, "OPTIONAL_EXTRAS", {"s3": (("no_such_module",), "buckets"), "onnx": (("json", "nope"), "ONNX")}
     )
     first, second = _doctor_checks.check_extras()
-    assert (first.state, first.mend) == ("off", "pip install 'svc-gateway[s3]'")
-    assert second.says == "lacks nope: needed for ONNX"
+    assert (first.state, first.advice) == ("off", "pip install 'svc-gateway[s3]'")
+    assert second.detail == "lacks nope: needed for ONNX"
 
 
 def test_doctor_database_file_is_not_created_and_damaged_file_is_error(

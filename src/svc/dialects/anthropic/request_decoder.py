@@ -122,7 +122,7 @@ def decode_request(raw: bytes) -> ChatRequest:
     """Decode a request. Raises InvalidRequest with the field, also for features that only this dialect has."""
     fields = decode_client_object(raw)
     body = convert_client_value(fields, _RequestBody, "")
-    messages = [_decode_message(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
+    messages = [_decode_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
     if body.system:
         messages.insert(0, ChatMessage("system", _decode_parts(body.system, "system")))
     choice = body.tool_choice
@@ -137,7 +137,7 @@ def decode_request(raw: bytes) -> ChatRequest:
         top_p=body.top_p,
         top_k=body.top_k,
         stop=body.stop_sequences or [],
-        tools=[_decode_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tools=[_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])],
         tool_choice=_decode_tool_choice(choice) if choice else None,
         parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
         response_format=ResponseFormat("json_schema", schema=config.format.schema) if config.format else None,
@@ -170,7 +170,7 @@ def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
 def _decode_parts(content: str | list[_RequestBlock], path: str) -> list[ContentPart]:
     if isinstance(content, str):
         return [TextPart(content)]
-    return [part for place, block in enumerate(content) for part in _decode_block(block, f"{path}[{place}]")]
+    return [part for index, block in enumerate(content) for part in _decode_block(block, f"{path}[{index}]")]
 
 
 def _decode_block(block: _RequestBlock, path: str) -> list[ContentPart]:

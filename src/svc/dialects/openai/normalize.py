@@ -168,7 +168,7 @@ def are_tool_calls_clean(choice: ChunkChoicePayload, seen_calls: dict[int, ToolC
     tool_deltas = choice.delta.tool_calls
     if tool_deltas is UNSET:
         return True
-    if len(tool_deltas) > 1 and len({piece.index for piece in tool_deltas}) < len(tool_deltas):
+    if len(tool_deltas) > 1 and len({tool_delta.index for tool_delta in tool_deltas}) < len(tool_deltas):
         return False
     for tool_delta in tool_deltas:
         name = tool_delta.function.name if tool_delta.function is not UNSET else None

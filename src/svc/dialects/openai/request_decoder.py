@@ -148,7 +148,7 @@ def decode_request(raw: bytes) -> ChatRequest:
     stop = body.stop or []
     return ChatRequest(
         model=body.model,
-        messages=[_decode_message(message, f"messages[{place}]") for place, message in enumerate(body.messages)],
+        messages=[_decode_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)],
         stream=bool(body.stream),
         include_usage=bool(body.stream and options and options.include_usage),
         max_tokens=body.max_completion_tokens or body.max_tokens,
@@ -156,7 +156,7 @@ def decode_request(raw: bytes) -> ChatRequest:
         top_p=body.top_p,
         top_k=body.top_k,
         stop=[stop] if isinstance(stop, str) else stop,
-        tools=[_decode_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or [])],
+        tools=[_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])],
         tool_choice=_decode_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_decode_response_format(body.response_format),
@@ -194,7 +194,7 @@ def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
 def _decode_parts(message: _RequestMessage, path: str) -> list[ContentPart]:
     if isinstance(message.content, str):
         return [TextPart(message.content, message.cache_control)]
-    return [_decode_part(part, f"{path}.content[{place}]") for place, part in enumerate(message.content or [])]
+    return [_decode_part(part, f"{path}.content[{index}]") for index, part in enumerate(message.content or [])]
 
 
 def _decode_part(part: _RequestPart, path: str) -> ContentPart:
@@ -233,10 +233,10 @@ def _decode_tool_result(message: _RequestMessage, parts: list[ContentPart], path
 def _decode_thinking(message: _RequestMessage) -> list[ContentPart]:
     if message.thinking_blocks:
         return [
-            ThinkingPart(thought.thinking, thought.signature)
-            if thought.type == "thinking"
-            else RedactedThinkingPart(thought.data)
-            for thought in message.thinking_blocks
+            ThinkingPart(block.thinking, block.signature)
+            if block.type == "thinking"
+            else RedactedThinkingPart(block.data)
+            for block in message.thinking_blocks
         ]
     return [ThinkingPart(message.reasoning_content)] if message.reasoning_content else []
 

@@ -122,7 +122,7 @@ def _encode_message(parts: list[ContentPart]) -> dict[str, Any]:
     thinking = "".join(part.text for part in parts if isinstance(part, ThinkingPart))
     if thinking:
         message["reasoning_content"] = thinking
-    blocks = [encode_thinking_block(part, place) for place, part in enumerate(_signed_thinking(parts))]
+    blocks = [encode_thinking_block(part, index) for index, part in enumerate(_signed_thinking(parts))]
     if blocks:
         message["thinking_blocks"] = blocks
     if calls:

@@ -19,14 +19,14 @@ _UNSET_FIELDS: Final = [None, None, None, None]
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
-    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *others = astuple(fields)
+    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
     for index, message in enumerate(messages):
         if message.content is None and message.role not in ("assistant", "function"):
             path = f"messages[{index}].content"
             raise InvalidRequest(f"`{path}` is required for the role `{message.role}`.", param=path)
     min_reserved_tokens, unbounded_field = 0, ""
-    if others != _UNSET_FIELDS:
-        *limits, response_format = others
+    if rest != _UNSET_FIELDS:
+        *limits, response_format = rest
         min_reserved_tokens, unbounded_field = _read_other_limits(*limits)
         if response_format is not None:
             _check_response_format(response_format)

@@ -117,7 +117,7 @@ class OpenAIStreamDecoder:
             finish_reason = self._choice_state.finish_reason = to_finish_reason(choice.finish_reason)
             if any(not call.has_name for call in self._choice_state.calls.values()):
                 raise ProviderFailed("The provider sent a tool call without a name.")
-            deltas.extend(ToolCallArguments(place, CUSTOM_INPUT_SUFFIX) for place in sorted(self._custom_calls))
+            deltas.extend(ToolCallArguments(index, CUSTOM_INPUT_SUFFIX) for index in sorted(self._custom_calls))
             deltas.append(StreamFinish(finish_reason))
 
     def _decode_delta(self, delta: dict[str, Any], deltas: list[StreamDelta]) -> None:

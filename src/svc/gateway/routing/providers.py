@@ -105,14 +105,14 @@ def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) ->
     """Raise UsageError for a fallback to itself, to an unknown model, or to a model of another kind."""
     kinds = {model.id: model.kind for entry in entries for model in entry.models or ()}
     model_names = {*kinds, settings.local.model}
-    for name, others in settings.routing.fallbacks.items():
-        if name in others:
+    for name, fallback_ids in settings.routing.fallbacks.items():
+        if name in fallback_ids:
             location = settings.source_location("fallbacks", name)
             raise UsageError(f"{location}: [routing.fallbacks] of {name!r} contains the model itself.")
-        if len({kinds.get(model_id) for model_id in (name, *others)} - {None}) > 1:
+        if len({kinds.get(model_id) for model_id in (name, *fallback_ids)} - {None}) > 1:
             location = settings.source_location("fallbacks", name)
             raise UsageError(f"{location}: [routing.fallbacks] of {name!r} names a model of another kind.")
-        for model_id in (name, *others):
+        for model_id in (name, *fallback_ids):
             if model_id not in model_names:
                 close_matches = difflib.get_close_matches(model_id, model_names, 1)
                 hint = f"; did you mean {close_matches[0]!r}?" if close_matches else "."

@@ -170,9 +170,9 @@ class FolderStore:
 
     def quarantine(self, path: Path) -> Path:
         """Move a file to the folder that `gc` cleans up."""
-        aside = self.work_dir / "aside" / f"{time.time_ns()}-{path.name}"
-        os.rename(path, aside)
-        return aside
+        target = self.work_dir / "aside" / f"{time.time_ns()}-{path.name}"
+        os.rename(path, target)
+        return target
 
     def set_yanked(self, key: str, yanked: bool) -> BundleEntry:
         with translate_disk_full_errors():

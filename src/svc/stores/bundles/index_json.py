@@ -100,11 +100,15 @@ class IndexJson:
 
     def _sync(self) -> None:
         with hold_lock(self._lock):
-            stamp = _file_fingerprint(self._path)
-            if stamp and stamp != self._records.get_state("index_stamp") and not self._import_entries(stamp):
+            fingerprint = _file_fingerprint(self._path)
+            if (
+                fingerprint
+                and fingerprint != self._records.get_state("index_stamp")
+                and not self._import_entries(fingerprint)
+            ):
                 return
             revision = self._records.revision()
-            if revision != self._records.get_state("projected") or not stamp:
+            if revision != self._records.get_state("projected") or not fingerprint:
                 self._write()
                 self._records.set_state(projected=revision, index_stamp=_file_fingerprint(self._path))
         self.is_behind = False
@@ -127,7 +131,7 @@ class IndexJson:
             self._temporary.unlink(missing_ok=True)
             raise
 
-    def _import_entries(self, stamp: str) -> bool:
+    def _import_entries(self, fingerprint: str) -> bool:
         """Import entries of other tools. Returns False while another tool may still be writing the file."""
         try:
             parsed = index_parser.split_index(self._path.read_bytes())
@@ -156,7 +160,7 @@ class IndexJson:
         if new_entries:
             self._records.insert_all(new_entries)
         self._records.set_unusable(unread)
-        self._records.set_state(index_stamp=stamp)
+        self._records.set_state(index_stamp=fingerprint)
         if parsed.errors:
             self._drop_damaged(parsed.errors)
         return True

@@ -72,15 +72,15 @@ class BatchRows(SqlConnection):
         for last, packed, lines in self._scan_batches(start, end[0] + 1, key_id):
             while pending and pending[-1][0] > last:  # all remaining entries are older
                 yield pending.pop()[3]
-            for when, entry in decode_timed_batch(packed, lines, last):
-                if start <= when and (when, entry.request_id) < end:
-                    insort(pending, (when, entry.request_id, next(numbers), entry))
+            for time_ms, entry in decode_timed_batch(packed, lines, last):
+                if start <= time_ms and (time_ms, entry.request_id) < end:
+                    insort(pending, (time_ms, entry.request_id, next(numbers), entry))
         yield from (found[3] for found in reversed(pending))
 
     def _entries_between(self, start: int, end: int, key_id: str | None) -> Iterator[list[LedgerEntry]]:
         """Yield the entries of each batch as one list, in any order. Times are milliseconds since 1970."""
         for last, packed, lines in self._scan_batches(start, end, key_id):
-            yield [entry for when, entry in decode_timed_batch(packed, lines, last) if start <= when < end]
+            yield [entry for time_ms, entry in decode_timed_batch(packed, lines, last) if start <= time_ms < end]
 
     def _scan_batches(self, start: int, end: int, key_id: str | None) -> Iterator[tuple[int, str, str | None]]:
         """Yield (last, packed, lines) of batches that may have entries from `start` to before `end`, newest first."""
@@ -148,7 +148,7 @@ class BatchRows(SqlConnection):
         sql = "SELECT last, body, lines, zipped FROM batches WHERE id = ?"
         ((last, packed, *lines),) = self._run_statement(sql, (id,)).fetchall()
         timed_entries = sorted(decode_timed_batch(packed, _decode_lines(*lines), last), key=itemgetter(0))
-        times_ms = [when for when, _ in timed_entries]
+        times_ms = [time_ms for time_ms, _ in timed_entries]
         removed_count = min(max_count, bisect_left(times_ms, cutoff_ms))
         kept_lines = BatchLines.from_bytes(
             "".join(encode_entry(entry) + "\n" for _, entry in timed_entries[removed_count:]).encode()

@@ -102,10 +102,10 @@ def parse_entries(data: bytes, fill_price: FillPrice | None = None) -> tuple[lis
 
 def build_segment(entries: Sequence[LedgerEntry], broken: int = 0) -> JournalSegment:
     """Build a segment from entries in any form. Raises ValueError for an invalid time."""
-    canonical = [entry for entry in entries if _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
+    canonical_entries = [entry for entry in entries if _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
     other_entries = [entry for entry in entries if not _REQUEST_ID_PATTERN.fullmatch(entry.request_id)]
     batches = _split_into_batches(
-        [encode_entry(entry) for entry in canonical], canonical, _format_timestamps(canonical)
+        [encode_entry(entry) for entry in canonical_entries], canonical_entries, _format_timestamps(canonical_entries)
     )
     batches += [_single_entry_batch(entry) for entry in other_entries]
     return JournalSegment(
@@ -167,7 +167,7 @@ def _format_timestamps(entries: Sequence[LedgerEntry]) -> list[str]:
 def _build_canonical_segment(text: str, entries: Sequence[LedgerEntry]) -> JournalSegment:
     """Build a segment from lines in the canonical form. Raises ValueError for any other form."""
     timestamps = [entry.time for entry in entries]
-    if {stamp[-1] for stamp in timestamps} != {"Z"}:
+    if {timestamp[-1] for timestamp in timestamps} != {"Z"}:
         raise ValueError("a time that is not in UTC")
     hours = _sum_by_hour(entries, timestamps)
     single_batch = _multi_entry_batch(text, entries, timestamps) if len({place[:2] for place in hours}) == 1 else None
@@ -190,23 +190,23 @@ def _split_lines(text: str, entries: Sequence[LedgerEntry]) -> list[str]:
 def _fill_prices(text: str, entries: list[LedgerEntry], fill_price: FillPrice) -> str:
     """Return the lines with the prices that are known now, and update `entries` in place. Raises ValueError."""
     priced_entries = {
-        number: mended
+        number: priced_entry
         for number, entry in enumerate(entries)
-        if entry.cost_usd is None and (mended := fill_price(entry)) is not entry
+        if entry.cost_usd is None and (priced_entry := fill_price(entry)) is not entry
     }
     if not priced_entries:
         return text
     lines = _split_lines(text, entries)
-    for number, mended in priced_entries.items():
-        entries[number], lines[number] = mended, encode_entry(mended)
+    for number, priced_entry in priced_entries.items():
+        entries[number], lines[number] = priced_entry, encode_entry(priced_entry)
     return "\n".join(lines) + "\n"
 
 
 def _sum_by_hour(entries: Sequence[LedgerEntry], timestamps: Sequence[str]) -> dict[SumKey, UsageTotals]:
     groups: dict[tuple[object, ...], list[LedgerEntry]] = defaultdict(list)
-    for entry, stamp in zip(entries, timestamps, strict=True):
+    for entry, timestamp in zip(entries, timestamps, strict=True):
         tags = tuple(entry.tags.items()) if entry.tags else ()
-        groups[stamp[:HOUR_PREFIX_LENGTH], entry.key_id, entry.model, entry.provider, tags].append(entry)
+        groups[timestamp[:HOUR_PREFIX_LENGTH], entry.key_id, entry.model, entry.provider, tags].append(entry)
     hours: dict[SumKey, UsageTotals] = {}
     for (hour, *_), grouped in groups.items():
         sum_key = entry_sum_key(grouped[0], _parse_whole_second_millis(f"{hour}:00:00") // 1000)
@@ -286,8 +286,8 @@ def _split_into_batches(
 ) -> list[EntryBatch]:
     """Group entries by key, hour and process."""
     line_numbers: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for number, (entry, stamp) in enumerate(zip(entries, timestamps, strict=True)):
-        line_numbers[stamp[:HOUR_PREFIX_LENGTH], entry.key_id, entry.request_id[:_ID_PREFIX_LENGTH]].append(number)
+    for number, (entry, timestamp) in enumerate(zip(entries, timestamps, strict=True)):
+        line_numbers[timestamp[:HOUR_PREFIX_LENGTH], entry.key_id, entry.request_id[:_ID_PREFIX_LENGTH]].append(number)
     entry_batches = []
     for numbers in line_numbers.values():
         if len(numbers) == 1:
