@@ -37,7 +37,7 @@ _OPTION_NAMES = {"scopes": "scope", "tags": "tag"}
 class AdminClient(Protocol):
     """Operations on keys and usage.
 
-    All raise SvcError. The local client raises InvalidRequest, NotFound and StoreDown. The HTTP client raises the
+    All raise SvcError. The local client raises InvalidRequest, NotFound and StoreUnavailable. The HTTP client raises the
     gateway's errors.
     """
 
