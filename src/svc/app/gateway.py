@@ -30,9 +30,9 @@ from svc.gateway.accounting.ledger import Ledger
 from svc.gateway.cache.response_cache import ResponseCache, open_cache
 from svc.gateway.endpoints import load_endpoints
 from svc.gateway.endpoints.admin import AdminApi
+from svc.gateway.endpoints.app import create_app
 from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.openapi import routes as openapi_routes
-from svc.gateway.endpoints.routes import create_app
 from svc.gateway.endpoints.usage import routes as usage_routes
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.limits.warm_start import warm_start_counters

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest, TooLarge
 from svc.gateway.endpoints.metrics import MetricsPublisher
-from svc.gateway.endpoints.routes import authenticate_request
+from svc.gateway.endpoints.responses import authenticate_request
 from svc.gateway.limits.usage_view import current_key_usage
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend

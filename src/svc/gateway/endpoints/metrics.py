@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc.allowed_hosts import is_local_request
-from svc.gateway.endpoints.routes import authenticate_request
+from svc.gateway.endpoints.responses import authenticate_request
 from svc.gateway.observability.prometheus import WorkerMetrics, render_prometheus
 from svc.gateway.observability.series import MetricsSnapshot
 from svc.gateway.proxy.context import GatewayContext

@@ -19,7 +19,8 @@ from starlette.routing import BaseRoute, Route
 
 from svc import __version__
 from svc.gateway.endpoints.admin import Limits, ProviderState
-from svc.gateway.endpoints.routes import Model, SpeechModel, VerboseHealth
+from svc.gateway.endpoints.health import VerboseHealth
+from svc.gateway.endpoints.models import Model, SpeechModel
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.stores.database.base import LedgerEntry, UsageSum
 from svc.wire.error import ProblemBody

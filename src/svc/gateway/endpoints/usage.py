@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from svc.gateway.endpoints.routes import authenticate_request
+from svc.gateway.endpoints.responses import authenticate_request
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.usage_query import parse_usage_query
 from svc.stores.database.thread import DatabaseThread

@@ -1,0 +1,115 @@
+"""The ASGI application: the routes, the middleware, and the errors for all other paths."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, SvcError
+from svc.gateway.endpoints import health, models
+from svc.gateway.endpoints.middleware import build_middleware
+from svc.gateway.endpoints.responses import authenticate_request, error_response
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.routing.model_errors import quote_name
+from svc.gateway.server.endpoint_table import EndpointTable
+from svc.security import secret_from_headers
+from svc.stores.database.base import StoreUnavailable
+from svc.wire.key import ApiKey
+
+log = logging.getLogger("svc.gateway")
+
+
+async def _no_speech_models(key: ApiKey) -> list[str]:
+    return []
+
+
+def create_app(
+    context: GatewayContext,
+    endpoints: EndpointTable,
+    extra_routes: list[BaseRoute] | None = None,
+    *,
+    list_degraded: Callable[[], list[str]] = list,
+    speech_models: Callable[[ApiKey], Awaitable[list[str]]] = _no_speech_models,
+) -> Starlette:
+    """Create the ASGI application of a gateway.
+
+    `extra_routes` are those of other modules. `list_degraded` returns the names of the degraded components.
+    `speech_models` returns the ids of the speech models that a key may use.
+    """
+
+    async def reject_websocket(socket: WebSocket) -> None:
+        error: SvcError = NotFound(f"There is no WebSocket at {quote_name(socket.url.path)}.")
+        try:
+            await context.keyring.authenticate(secret_from_headers(socket.headers.get("authorization")))
+        except SvcError as auth_error:
+            error = auth_error
+        await socket.send_denial_response(error_response(error))
+
+    routes: list[BaseRoute] = [
+        *health.routes(list_degraded),
+        *models.routes(context, speech_models),
+        *(Route(path.decode(), UnsupportedRequest(context)) for path in endpoints.by_path),
+        *(extra_routes or []),
+        WebSocketRoute("/{path:path}", reject_websocket),
+    ]
+    app = Starlette(
+        routes=routes, middleware=build_middleware(context, endpoints), exception_handlers=_exception_handlers(context)
+    )
+    app.router.redirect_slashes = False  # prevents open redirects: the target would come from the Host header
+    return app
+
+
+class UnsupportedRequest:
+    """Rejects requests to a model endpoint that have a method other than POST, or a `#` after the path."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raise AuthenticationFailed, MethodNotAllowed or InvalidRequest."""
+        request = Request(scope, receive)
+        await authenticate_request(self._context, request)
+        if request.method != "POST":
+            raise MethodNotAllowed("This path supports only POST.", allow="POST")
+        raise InvalidRequest(f"Remove the '#' and the text after it: the path is {request.url.path}.")
+
+
+def _exception_handlers(
+    context: GatewayContext,
+) -> dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]]:
+    async def handle_svc_error(request: Request, error: Exception) -> Response:
+        return (
+            error_response(error) if isinstance(error, SvcError) else error_response(InternalError("Internal error."))
+        )
+
+    async def handle_http_error(request: Request, error: Exception) -> Response:
+        try:
+            if f"{request.scope['path']}/".startswith("/v1/"):
+                await authenticate_request(context, request)  # without a key, unknown paths are 401 as well
+        except SvcError as auth_error:
+            return error_response(auth_error)
+        return error_response(_to_svc_error(request, error))
+
+    async def handle_store_unavailable(request: Request, error: Exception) -> Response:
+        log.error("a database query failed: %s", error)
+        return error_response(StoreUnavailable("The database does not respond. Try again."))
+
+    return {StoreUnavailable: handle_store_unavailable, SvcError: handle_svc_error, HTTPException: handle_http_error}
+
+
+def _to_svc_error(request: Request, error: Exception) -> SvcError:
+    if not isinstance(error, HTTPException) or error.status_code == 404:
+        return NotFound(f"There is no path {quote_name(request.url.path)} here.")
+    if error.status_code == 405:
+        allow_header = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
+        allow = ", ".join(sorted(allow_header.split(", ")))  # Starlette's order is random
+        return MethodNotAllowed(f"This path supports {allow or 'other methods'}.", allow=allow)
+    return InvalidRequest(str(error.detail))

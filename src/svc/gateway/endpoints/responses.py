@@ -1,0 +1,57 @@
+"""The responses of the ASGI routes, and the check of a request's API key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from svc.dialects.endpoint import Endpoint
+from svc.errors import SvcError
+from svc.gateway.proxy.context import GatewayContext
+from svc.security import secret_from_headers
+from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
+from svc.wire.error import encode_error_body
+from svc.wire.key import ApiKey
+
+SCOPE_ENDPOINT: Final = "svc.endpoint"
+"""The key in an ASGI scope for the endpoint whose error format the response has."""
+
+
+async def authenticate_request(context: GatewayContext, request: Request) -> ApiKey:
+    """Return the API key of a request, and store it in the request's scope. Raises AuthenticationFailed."""
+    secret = secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
+    key: ApiKey = await context.keyring.authenticate(secret)
+    request.scope[SCOPE_API_KEY] = key
+    return key
+
+
+def json_response(body: msgspec.Struct) -> Response:
+    """Return a response with status 200."""
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+def error_response(error: SvcError) -> Response:
+    """Return a response in the error format of the requested path's endpoint, or else of the gateway."""
+    return _ErrorResponse(error)
+
+
+class _ErrorResponse(Response):
+    """An error response that also passes its error code to the access log."""
+
+    def __init__(self, error: SvcError) -> None:
+        super().__init__(encode_error_body(error), error.status, dict(error.headers), "application/json")
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._error
+        scope[SCOPE_ERROR_CODE] = error.code
+        endpoint: Endpoint | None = scope.get(SCOPE_ENDPOINT)
+        if endpoint is None:
+            await super().__call__(scope, receive, send)
+            return
+        body = endpoint.encode_error(error, scope["request_ids"][0])
+        await Response(body, error.status, dict(error.headers), "application/json")(scope, receive, send)
