@@ -37,8 +37,8 @@ _OPTION_NAMES = {"scopes": "scope", "tags": "tag"}
 class AdminClient(Protocol):
     """Operations on keys and usage.
 
-    All raise SvcError. The local client raises InvalidRequest, NotFound and StoreUnavailable. The HTTP client raises the
-    gateway's errors.
+    All raise SvcError. The local client raises InvalidRequest, NotFound and StoreUnavailable. The HTTP client raises
+    the gateway's errors.
     """
 
     def create_key(self, new_key: NewKey) -> MadeKey: ...
