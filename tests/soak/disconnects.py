@@ -116,15 +116,17 @@ def _leave(port: int, key: str, number: int) -> Left:
 
 def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], cpu_wait: CpuWait) -> Report:
     report = Report(streams=len(left))
-    by_number: dict[int, Recorded] = {int(seen.json["messages"][0]["content"]): seen for seen in cluster.fake.requests}
-    report.unasked = len(left) - len(by_number)
+    request_by_number: dict[int, Recorded] = {
+        int(seen.json["messages"][0]["content"]): seen for seen in cluster.fake.requests
+    }
+    report.unasked = len(left) - len(request_by_number)
     entries = cluster.entries(key_id)
     report.entries = len(entries)
     counted = Counter(int(entry.client_request_id or -1) for entry in entries)
-    report.unaccounted = len(by_number.keys() - counted.keys()) + sum(count - 1 for count in counted.values())
-    by_number = {int(entry.client_request_id or -1): entry for entry in entries}
-    for number, seen in by_number.items():
-        if left[number].whole or seen.played or number not in by_number:
+    report.unaccounted = len(request_by_number.keys() - counted.keys()) + sum(count - 1 for count in counted.values())
+    entry_by_number = {int(entry.client_request_id or -1): entry for entry in entries}
+    for number, seen in request_by_number.items():
+        if left[number].whole or seen.played or number not in entry_by_number:
             continue
         report.cut += 1
         took = math.inf if seen.left is None else (seen.left - left[number].when) * 1000
@@ -133,8 +135,9 @@ def _compare(cluster: Cluster, key_id: str, left: dict[int, Left], cpu_wait: Cpu
             report.late += 1
             when = left[number].when
             report.starved += took - 1000 * cpu_wait.waited(when, when + took / 1000) <= LATE
-        tokens = by_number[number].completion_tokens or 0
-        if by_number[number].status != "client_closed" or not left[number].words - 2 <= tokens <= _sent(seen) + 2:
+        entry = entry_by_number[number]
+        tokens = entry.completion_tokens or 0
+        if entry.status != "client_closed" or not left[number].words - 2 <= tokens <= _sent(seen) + 2:
             report.wrong_tokens.append((left[number].words, tokens, _sent(seen)))
     return report
 
