@@ -176,5 +176,5 @@ def test_real_model_without_image_input_returns_400(gateway: Gateway, model: str
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixel}"}}
     got = gateway.chat(model, messages=[{"role": "user", "content": [image]}], max_tokens=5, stream=stream)
     assert (got.status, got.code) == (400, "invalid_request"), got.body
-    assert got.json["error"]["message"] == "This model takes no image input."
+    assert got.json["error"]["message"] == "This model does not support image input."
     assert got.headers["x-svc-attempts"] == "1"

@@ -20,7 +20,7 @@ def test_shared_breaker_opened_by_one_gateway_is_open_at_other(nodes: Nodes, pro
     for number in range(20):
         one.chat(seed=number)
     one.logged("closed -> open")
-    other.logged("open, as another process has found")
+    other.logged("opened by another process")
     sent = len(provider_a.requests)
     assert other.chat(seed=1).status == 502
     assert len(provider_a.requests) == sent
