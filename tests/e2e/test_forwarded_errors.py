@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, HI, KEY, Gateway
 from tests.fakes import anthropic_wire
 from tests.fakes.provider import FakeProvider
@@ -73,7 +74,8 @@ def test_chat_upstream_529_returns_gateway_error(gateway_without_retries: Gatewa
     assert not LIMITS.keys() & got.headers.keys()
 
 
-def test_upstream_529_is_retried_before_it_is_forwarded(gateway: Gateway, provider_b: FakeProvider) -> None:
+def test_upstream_529_is_retried_before_it_is_forwarded(start_gateway: StartGateway, provider_b: FakeProvider) -> None:
+    gateway = start_gateway()  # its retry budget is unused
     provider_b.plays(answer(529, anthropic_wire.error("overloaded_error")), answer(200, anthropic_wire.message()))
     got = gateway.message()
     assert (got.status, got.headers["x-svc-attempts"]) == (200, "2")
