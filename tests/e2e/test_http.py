@@ -73,7 +73,7 @@ def test_method_wrong_returns_405_with_allow(gateway: Gateway, method: str, path
     assert path.startswith("/v1/messages") or got.code == "method_not_allowed"  # Anthropic's error format has no code
     assert got.json["error"]["type"] == "invalid_request_error"
     assert got.headers["allow"] == allow
-    assert got.json["error"]["message"] == f"This path takes {allow}."
+    assert got.json["error"]["message"] == f"This path supports {allow}."
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions#x", "/v1/messages#", "/v1/messages#a?b"])

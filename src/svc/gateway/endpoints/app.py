@@ -78,7 +78,7 @@ class UnsupportedRequest:
         request = Request(scope, receive)
         await authenticate_request(self._context, request)
         if request.method != "POST":
-            raise MethodNotAllowed("This path supports only POST.", allow="POST")
+            raise MethodNotAllowed("This path supports POST.", allow="POST")
         raise InvalidRequest(f"Remove the '#' and the text after it: the path is {request.url.path}.")
 
 
