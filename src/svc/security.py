@@ -64,35 +64,35 @@ class Keyring:
 
     def require_cached(self, secret: str | None) -> ApiKey:
         """Return the key of a secret if it is cached. Raises AuthenticationFailed."""
-        found = self.lookup_cached(secret)
-        if found is None:
+        key = self.lookup_cached(secret)
+        if key is None:
             raise AuthenticationFailed("The API key is not valid.")
-        return found
+        return key
 
     def lookup_cached(self, secret: str | None) -> ApiKey | None:
         """Return the key of a secret. None means that it is not cached: call `load`. Raises AuthenticationFailed."""
         if secret is None:
             raise AuthenticationFailed("The request has no API key: send the header 'Authorization: Bearer <API_KEY>'.")
-        found: ApiKey | bool | None = None
+        key: ApiKey | bool | None = None
         if len(secret) <= MAX_SECRET_CHARACTERS:
             digest = hash_secret(secret)
-            found = self._keys.get(digest)
-            if found is None and self._issued is not None and secret.startswith(ISSUED_KEY_PREFIX):
-                found = self._issued.get(digest)
-        if found is True:
+            key = self._keys.get(digest)
+            if key is None and self._issued is not None and secret.startswith(ISSUED_KEY_PREFIX):
+                key = self._issued.get(digest)
+        if key is True:
             return None
-        if not found:
+        if not key:
             raise AuthenticationFailed("The API key is not valid.")
-        if found.expires <= time.time():
+        if key.expires <= time.time():
             raise AuthenticationFailed("The API key has expired.")
-        return found
+        return key
 
     def is_current(self, digest: bytes, key: ApiKey) -> bool:
         """Return whether the key that was found by this digest is unchanged and not expired."""
-        found: ApiKey | bool | None = self._keys.get(digest)
-        if found is None and self._issued is not None:
-            found = self._issued.get(digest)
-        return found is key and (key.expires == math.inf or _clock() < key.expires)
+        current_key: ApiKey | bool | None = self._keys.get(digest)
+        if current_key is None and self._issued is not None:
+            current_key = self._issued.get(digest)
+        return current_key is key and (key.expires == math.inf or _clock() < key.expires)
 
     def load(self, secret: str, on_loaded: Callable[[], None]) -> None:
         """Load a key, then call `on_loaded`. If `lookup_cached` still returns None, the database failed."""
@@ -101,15 +101,15 @@ class Keyring:
 
     async def authenticate(self, secret: str | None) -> ApiKey:
         """Return the key of a secret. Raises AuthenticationFailed, or RateLimited if the database is down."""
-        found = self.lookup_cached(secret)
-        if found is None and secret is not None:
+        key = self.lookup_cached(secret)
+        if key is None and secret is not None:
             future: asyncio.Future[ApiKey | None] = asyncio.get_running_loop().create_future()
             self.load(secret, lambda: self._resolve_lookup(secret, future))
             with contextlib.suppress(TimeoutError):
-                found = await asyncio.wait_for(future, KEY_LOOKUP_TIMEOUT_SECONDS)
-        if found is None:
+                key = await asyncio.wait_for(future, KEY_LOOKUP_TIMEOUT_SECONDS)
+        if key is None:
             raise keys_unavailable_error()
-        return found
+        return key
 
     def _resolve_lookup(self, secret: str, future: asyncio.Future[ApiKey | None]) -> None:
         """Look up the key immediately, since a change of the key removes it from the cache."""

@@ -66,7 +66,7 @@ def print_table(rows: Sequence[Sequence[str]], *, right_aligned: Collection[int]
     """Print aligned columns. The first row is the header. `right_aligned` has the indices of numeric columns."""
     widths = [max(map(_display_width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = [_pad(cell, widths[at], right_aligned=at in right_aligned) for at, cell in enumerate(row)]
+        cells = [_pad(cell, widths[column], right_aligned=column in right_aligned) for column, cell in enumerate(row)]
         print("  ".join(cells).rstrip())
 
 

@@ -76,7 +76,9 @@ def estimate_prompt_tokens(raw: bytes, skeleton: bytes = b"") -> int:
         tokens = _estimate_media_tokens(raw, 0)
     size = len(raw)
     if size > 2 * SAMPLE_COUNT * SAMPLE_BYTES:
-        raw = b"".join([raw[at : at + SAMPLE_BYTES] for at in range(0, size - SAMPLE_BYTES, size // SAMPLE_COUNT)])
+        raw = b"".join(
+            [raw[offset : offset + SAMPLE_BYTES] for offset in range(0, size - SAMPLE_BYTES, size // SAMPLE_COUNT)]
+        )
     return max(1, int(tokens + _estimate_text_tokens(raw) * size / max(1, len(raw))))
 
 
@@ -137,7 +139,7 @@ def _measure_events(chunk: bytes) -> tuple[int, int]:
     """Return the bytes of the events with text, and their tokens, at least one for each event."""
     length = tokens = 0
     for event in chunk.split(b"\n\n"):
-        text = sum(len(found) for found in _TEXT_FIELD.findall(event))
+        text = sum(len(text_field) for text_field in _TEXT_FIELD.findall(event))
         if text:
             length += len(event) + 2
             tokens += max(1, int(text / ASCII_CHARS_PER_TOKEN))

@@ -42,10 +42,10 @@ class UsageQuery(msgspec.Struct, frozen=True):
             return [] if entry is None or self.key_id not in (None, entry.key_id) else [_show_entry(entry)]
         if self.by is None:
             span = {"since": self.since, "until": self.until}
-            found = database.list_entries(
+            entries = database.list_entries(
                 key_id=self.key_id, **span, before=self.before, limit=self.limit or DEFAULT_USAGE_ENTRIES
             )
-            return [_show_entry(entry) for entry in found]
+            return [_show_entry(entry) for entry in entries]
         rows = []
         sums = database.aggregate_usage(self.by, tag=self.tag, key_id=self.key_id, since=self.since, until=self.until)
         for usage_sum in sums[: self.limit or MAX_USAGE_ROWS]:

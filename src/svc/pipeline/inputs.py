@@ -92,7 +92,8 @@ def output_names(inputs: Sequence[str], keep_folder: Path) -> list[str]:
     paths = [_existing_file(text) for text in inputs]
     sources = {os.path.realpath(path) for path in paths if path is not None}
     preferred_names = [
-        path.stem[:MAX_OUTPUT_NAME_CHARS] if path is not None else f"{at:05}" for at, path in enumerate(paths, 1)
+        path.stem[:MAX_OUTPUT_NAME_CHARS] if path is not None else f"{number:05}"
+        for number, path in enumerate(paths, 1)
     ]
     reserved = {name.casefold() for name in preferred_names}
     used: set[str] = set()

@@ -92,10 +92,10 @@ class ResponseCache:
         )
 
         def on_reply(reply: RedisReply | StoreUnavailable) -> None:
-            found = self._decode_cached(cache_key, reply)
+            cached = self._decode_cached(cache_key, reply)
             timeout.cancel()
             if pending_callbacks:
-                pending_callbacks.pop()(found)
+                pending_callbacks.pop()(cached)
 
         self.redis.send(on_reply, "GET", _cache_redis_key(cache_key))
 

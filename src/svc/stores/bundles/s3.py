@@ -288,8 +288,10 @@ class BucketStore:
         return None if self._proxy else str(obstore.sign(self.bucket, "GET", entry.path, PRESIGNED_URL_LIFETIME))
 
     def read_range(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
-        for at in range(start, end, READ_CHUNK_BYTES):
-            yield bytes(obstore.get_range(self.bucket, entry.path, start=at, end=min(at + READ_CHUNK_BYTES, end)))
+        for offset in range(start, end, READ_CHUNK_BYTES):
+            yield bytes(
+                obstore.get_range(self.bucket, entry.path, start=offset, end=min(offset + READ_CHUNK_BYTES, end))
+            )
 
     # health
 

@@ -197,11 +197,11 @@ class SharedCounters:
                     self._seconds_until_empty(base, row, second, now) for row in (_REQUEST_SECONDS, _TOKEN_SECONDS)
                 ]
                 return LimitExceeded(exceeded[0], exceeded[1], remaining[0], remaining[1], resets[0], resets[1])
-            at = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
-            words[at] += 1
+            bucket = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
+            words[bucket] += 1
             words[base + _REQUEST_SUM] = requests + 1
             if tokens:
-                words[at + COUNTER_WINDOW_SECONDS] += tokens
+                words[bucket + COUNTER_WINDOW_SECONDS] += tokens
                 words[base + _TOKEN_SUM] = used + tokens
             pair = base + self._own_pair
             words[pair] += 1
@@ -244,9 +244,9 @@ class SharedCounters:
             self._claim_slot(base, key_hash)
             self._advance_window(base, int(now))
             if words[base + _NEWEST_SECOND] - second < COUNTER_WINDOW_SECONDS:
-                at = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
-                words[at] += 1
-                words[at + COUNTER_WINDOW_SECONDS] += tokens
+                bucket = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
+                words[bucket] += 1
+                words[bucket + COUNTER_WINDOW_SECONDS] += tokens
                 words[base + _REQUEST_SUM] += 1
                 words[base + _TOKEN_SUM] += tokens
         finally:
@@ -322,9 +322,9 @@ class SharedCounters:
         """Return the requests in flight and the reserved nano-USD of all workers."""
         pairs: tuple[int, ...] = self._read_pairs(self._mmap, 8 * (base + _WORKER_PAIRS))
         count = nano_usd = 0
-        for at in range(0, len(pairs), 2):
-            count += pairs[at]
-            nano_usd += pairs[at + 1]
+        for index in range(0, len(pairs), 2):
+            count += pairs[index]
+            nano_usd += pairs[index + 1]
         return count, nano_usd
 
     def _roll_period(self, base: int, limits: KeyLimits) -> bool:
@@ -347,11 +347,11 @@ class SharedCounters:
             words[base + _REQUEST_SUM] = words[base + _TOKEN_SUM] = 0
         else:
             for old in range(newest + 1, second + 1):
-                at = base + _REQUEST_SECONDS + old % COUNTER_WINDOW_SECONDS
-                if words[at] or words[at + COUNTER_WINDOW_SECONDS]:
-                    words[base + _REQUEST_SUM] -= words[at]
-                    words[base + _TOKEN_SUM] -= words[at + COUNTER_WINDOW_SECONDS]
-                    words[at] = words[at + COUNTER_WINDOW_SECONDS] = 0
+                bucket = base + _REQUEST_SECONDS + old % COUNTER_WINDOW_SECONDS
+                if words[bucket] or words[bucket + COUNTER_WINDOW_SECONDS]:
+                    words[base + _REQUEST_SUM] -= words[bucket]
+                    words[base + _TOKEN_SUM] -= words[bucket + COUNTER_WINDOW_SECONDS]
+                    words[bucket] = words[bucket + COUNTER_WINDOW_SECONDS] = 0
         words[base + _NEWEST_SECOND] = words[base + _LAST_USED] = second
 
     # slots
@@ -363,8 +363,8 @@ class SharedCounters:
         key_hash = _hash_key(key_id)
         if len(self._slot_cache) > SLOT_COUNT:
             self._slot_cache.clear()
-        found = self._slot_cache[key_id] = (self._assign_slot(key_hash), key_hash)
-        return found
+        cached = self._slot_cache[key_id] = (self._assign_slot(key_hash), key_hash)
+        return cached
 
     def _find_slot(self, key_hash: int) -> int:
         """Return the key's slot, or -1 if it has none."""

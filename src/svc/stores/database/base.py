@@ -257,12 +257,12 @@ class Database(Protocol):
 
 def budget_period_start(period: str | None, now: float | None = None) -> float:
     """Return the start (Unix seconds, UTC) of the budget period that contains `now`. 0 for the total."""
-    at = time.time() if now is None else now
+    now = time.time() if now is None else now
     if period == "day":
-        return at - at % 86_400
+        return now - now % 86_400
     if period == "month":
-        first = datetime.fromtimestamp(at, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        return first.timestamp()
+        month_start = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        return month_start.timestamp()
     return 0.0
 
 

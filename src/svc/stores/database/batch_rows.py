@@ -75,7 +75,7 @@ class BatchRows(SqlConnection):
             for time_ms, entry in decode_timed_batch(packed, lines, last):
                 if start <= time_ms and (time_ms, entry.request_id) < end:
                     insort(pending, (time_ms, entry.request_id, next(numbers), entry))
-        yield from (found[3] for found in reversed(pending))
+        yield from (item[3] for item in reversed(pending))
 
     def _entries_between(self, start: int, end: int, key_id: str | None) -> Iterator[list[LedgerEntry]]:
         """Yield the entries of each batch as one list, in any order. Times are milliseconds since 1970."""

@@ -161,7 +161,9 @@ def _parse_whole_second_millis(timestamp: str) -> int:
 def _format_timestamps(entries: Sequence[LedgerEntry]) -> list[str]:
     """Return the times of entries in the canonical form."""
     times_ms = [parse_millis(entry.time) for entry in entries]
-    return [f"{datetime.fromtimestamp(at // 1000, UTC).isoformat()[:-6]}.{at % 1000:03d}Z" for at in times_ms]
+    return [
+        f"{datetime.fromtimestamp(time_ms // 1000, UTC).isoformat()[:-6]}.{time_ms % 1000:03d}Z" for time_ms in times_ms
+    ]
 
 
 def _build_canonical_segment(text: str, entries: Sequence[LedgerEntry]) -> JournalSegment:

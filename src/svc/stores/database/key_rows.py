@@ -48,8 +48,8 @@ class KeyRows(SqlConnection):
         return next(iter(self._select_keys("WHERE id = ?", (id,))), None)
 
     def find_keys_by_digest(self, digests: Sequence[str]) -> list[StoredKey]:
-        found = self._select_keys(f"WHERE digest IN ({sql_placeholders(len(digests))})", digests)
-        return found + self._select_keys(f"WHERE old_digest IN ({sql_placeholders(len(digests))})", digests)
+        keys = self._select_keys(f"WHERE digest IN ({sql_placeholders(len(digests))})", digests)
+        return keys + self._select_keys(f"WHERE old_digest IN ({sql_placeholders(len(digests))})", digests)
 
     def list_changed_keys(self, revision: int, *, limit: int = 1000) -> list[StoredKey]:
         return self._select_keys("WHERE revision > ? ORDER BY revision LIMIT ?", (revision, limit))

@@ -53,62 +53,62 @@ class RespParser:
         """Add received bytes, and return the replies that are now complete. Raises RespProtocolError."""
         self._buffer += data
         replies: list[RedisReply] = []
-        at = 0
-        while at < len(self._buffer):
-            parsed = self._parse(at, 0)
+        offset = 0
+        while offset < len(self._buffer):
+            parsed = self._parse(offset, 0)
             if parsed is None:
                 break
-            reply, at = parsed
+            reply, offset = parsed
             replies.append(reply)
-        del self._buffer[:at]
+        del self._buffer[:offset]
         return replies
 
-    def _parse(self, at: int, depth: int) -> tuple[RedisReply, int] | None:
-        """Parse the reply at `at`. Returns the reply and its end, or None if it is incomplete."""
+    def _parse(self, offset: int, depth: int) -> tuple[RedisReply, int] | None:
+        """Parse the reply at `offset`. Returns the reply and its end, or None if it is incomplete."""
         data = self._buffer
-        end = data.find(b"\r\n", at)
+        end = data.find(b"\r\n", offset)
         if (
-            end - at > MAX_RESP_LINE_BYTES
-            or (end < 0 and len(data) - at > MAX_RESP_LINE_BYTES)
+            end - offset > MAX_RESP_LINE_BYTES
+            or (end < 0 and len(data) - offset > MAX_RESP_LINE_BYTES)
             or depth > MAX_ARRAY_DEPTH
         ):
             raise RespProtocolError("a line is too long, or arrays are nested too deeply")
         if end < 0:
             return None
-        kind, line, at = data[at : at + 1], bytes(data[at + 1 : end]), end + 2
+        kind, line, offset = data[offset : offset + 1], bytes(data[offset + 1 : end]), end + 2
         if kind == b"+":
-            return line, at
+            return line, offset
         if kind == b"-":
-            return RedisReplyError(line.decode("utf-8", "replace")), at
+            return RedisReplyError(line.decode("utf-8", "replace")), offset
         if kind == b":":
-            return _parse_integer(line, -(2**63), 2**63), at
+            return _parse_integer(line, -(2**63), 2**63), offset
         if kind == b"$":
-            return self._parse_bulk(_parse_integer(line, -1, MAX_BULK_BYTES), at)
+            return self._parse_bulk(_parse_integer(line, -1, MAX_BULK_BYTES), offset)
         if kind == b"*":
-            return self._parse_array(_parse_integer(line, -1, MAX_ARRAY_ITEMS), at, depth)
+            return self._parse_array(_parse_integer(line, -1, MAX_ARRAY_ITEMS), offset, depth)
         raise RespProtocolError("a reply has an unknown type")
 
-    def _parse_bulk(self, size: int, at: int) -> tuple[RedisReply, int] | None:
+    def _parse_bulk(self, size: int, offset: int) -> tuple[RedisReply, int] | None:
         if size < 0:
-            return None, at
-        end = at + size
+            return None, offset
+        end = offset + size
         if len(self._buffer) < end + 2:
             return None
         if self._buffer[end : end + 2] != b"\r\n":
             raise RespProtocolError("a reply is longer than its declared length")
-        return bytes(self._buffer[at:end]), end + 2
+        return bytes(self._buffer[offset:end]), end + 2
 
-    def _parse_array(self, count: int, at: int, depth: int) -> tuple[RedisReply, int] | None:
+    def _parse_array(self, count: int, offset: int, depth: int) -> tuple[RedisReply, int] | None:
         if count < 0:
-            return None, at
+            return None, offset
         items: list[RedisReply] = []
         for _ in range(count):
-            parsed = self._parse(at, depth + 1)
+            parsed = self._parse(offset, depth + 1)
             if parsed is None:
                 return None
-            reply, at = parsed
+            reply, offset = parsed
             items.append(reply)
-        return items, at
+        return items, offset
 
 
 def _parse_integer(line: bytes, minimum: int, maximum: int) -> int:
