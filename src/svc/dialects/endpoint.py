@@ -2,7 +2,8 @@
 
     client ── Endpoint ── Codec, one for each dialect of an upstream ── upstream
 
-`svc.gateway.endpoints` has one module per endpoint. Server, proxy and routing depend only on these two classes.
+`svc.gateway.endpoints` has one module per endpoint, with the variable `endpoint`. Server, proxy and routing
+depend only on these two classes.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Endpoint(ABC):
         self.cache_route = cache_route
         """Part of the keys of cached responses. It never changes, because Redis stores these keys."""
         self.model_kind = model_kind
-        """The `kind` of the models that the endpoint serves."""
+        """The kind of the models that the endpoint serves: one of the values of `ModelSettings.kind`."""
         self.scope = scope
         """The scope that an API key needs."""
         self.forwarded_headers = forwarded_headers
