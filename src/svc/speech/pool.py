@@ -82,12 +82,12 @@ class _ModelWorkers:
         """Return the worker with the fewest streams. Starts a worker below the maximum. Raises SpeechFailed."""
         async with self._lock:
             self._processes = [process for process in self._processes if not process.is_dead]
-            best = min(self._processes, key=lambda process: process.open_streams, default=None)
-            if best is None or (best.open_streams and len(self._processes) < self._max_workers):
-                best = WorkerProcess(self.model, self._streams_per_worker, self._metrics)
-                await best.start()
-                self._processes.append(best)
-            return best
+            least_busy = min(self._processes, key=lambda process: process.open_streams, default=None)
+            if least_busy is None or (least_busy.open_streams and len(self._processes) < self._max_workers):
+                least_busy = WorkerProcess(self.model, self._streams_per_worker, self._metrics)
+                await least_busy.start()
+                self._processes.append(least_busy)
+            return least_busy
 
     async def stop(self) -> None:
         async with self._lock:

@@ -30,5 +30,5 @@ def format_cost_formula(entry: LedgerEntry, price: Price) -> str | None:
         (usage.cache_write_tokens, price.input if price.written is None else price.written),
         (usage.completion_tokens, price.output),
     ]
-    known = [f"{tokens} x {usd:g}" for tokens, usd in terms if tokens > 0]
-    return f"({' + '.join(known)}) / 1000000" if known else None
+    products = [f"{tokens} x {usd:g}" for tokens, usd in terms if tokens > 0]
+    return f"({' + '.join(products)}) / 1000000" if products else None
