@@ -2,10 +2,10 @@
 
 A span in backticks is a name if it is one identifier, or identifiers with dots, with or without parentheses. It exists:
 
-* without a dot, if its own file uses it, or if any file has it as a module, in a data file or in a string without
-  spaces, or defines it, unless it is one lower-case word: a word is too common to be meant for another file
-* with dots, if each part is a member of the class or module before it, or else if its own file uses the first part
-* as a file name, if the repository has the file or a string names it
+* without a dot, if its own file uses it, or if another file has it as a module or in a string without spaces
+* and also if another file defines it, or a data file has it, except for one lower-case word, which is too common
+* with dots, if each part is a member of the class or module before it, or if its own file uses the first part
+* as the name of a source file, if the repository has the file
 """
 
 from __future__ import annotations
