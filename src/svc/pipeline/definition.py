@@ -23,7 +23,7 @@ MAX_PIPELINE_STAGES = 100
 MAX_DEFINITION_DEPTH = 16
 
 DataKind = Literal["text", "audio", "image"]
-_INPUT_KINDS: dict[str, DataKind] = {"text": "text", "audioraw": "audio", "audio": "audio", "image": "image"}
+_INPUT_KINDS: dict[str, DataKind] = {"text": "text", "audioraw": "audio", "image": "image"}
 
 
 class StageOptions(msgspec.Struct, frozen=True):
@@ -70,6 +70,8 @@ class Pipeline(msgspec.Struct, frozen=True):
     stages: tuple[Stage, ...]
     registry: RegistryLocation = RegistryLocation()
     input: DataKind | None = None
+    locations: Mapping[tuple[str, str], str] = {}
+    """(stage id, `provider` or `model`) -> `SOURCE:LINE:COLUMN` of its value, for errors that are found later."""
 
 
 NodeParser = Callable[[yaml.Node], Any]
@@ -85,6 +87,7 @@ class _DefinitionParser:
 
     def __init__(self, source_name: str) -> None:
         self._source_name = source_name
+        self._locations: dict[tuple[str, str], str] = {}
 
     def parse_document(self, text: str) -> Pipeline:
         root = self._compose(text)
@@ -100,7 +103,7 @@ class _DefinitionParser:
         for required in ("name", "stages"):
             if required not in fields:
                 raise self._error_at_node(root, f"{required!r} is missing")
-        return Pipeline(**fields)
+        return Pipeline(**fields, locations=self._locations)
 
     def _compose(self, text: str) -> yaml.Node:
         if len(text) > MAX_DEFINITION_BYTES:
@@ -182,7 +185,13 @@ class _DefinitionParser:
             while identifier in stages:
                 identifier, count = f"{stage.id}-{count}", count + 1
             stages[identifier] = msgspec.structs.replace(stage, id=identifier)
+            self._record_locations(identifier, item)
         return tuple(stages.values())
+
+    def _record_locations(self, stage_id: str, node: yaml.Node) -> None:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key.value in ("provider", "model"):
+                self._locations[stage_id, key.value] = self._location(value.start_mark)
 
     def _parse_stage(self, node: yaml.Node) -> tuple[Stage, bool]:
         """Parse a stage. Return it, and whether it has an explicit id."""
@@ -298,8 +307,10 @@ class _DefinitionParser:
         return self._error_at_mark(node.start_mark, problem)
 
     def _error_at_mark(self, mark: yaml.Mark | None, problem: str) -> UsageError:
-        position = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        return UsageError(f"{self._source_name}{position}: {problem.rstrip('.')}.")
+        return UsageError(f"{self._location(mark)}: {problem.rstrip('.')}.")
+
+    def _location(self, mark: yaml.Mark | None) -> str:
+        return f"{self._source_name}:{mark.line + 1}:{mark.column + 1}" if mark else self._source_name
 
 
 def _quoting_hint(node: yaml.Node) -> str:

@@ -165,7 +165,7 @@ def plan_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> list[PlannedS
     Raises UsageError for an unknown provider or model.
     """
     options = bundle_options(pipeline.registry, environ)
-    check_provider_stages(pipeline.stages, environ)
+    check_provider_stages(pipeline, environ)
     planned: list[PlannedStage] = []
     current_kind = pipeline.input
     for stage in pipeline.stages:

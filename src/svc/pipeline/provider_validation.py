@@ -16,15 +16,15 @@ from svc.client.address import resolve_gateway_url
 from svc.client.config import current_config
 from svc.errors import UsageError
 from svc.gateway.routing.providers import build_providers, models_by_provider
-from svc.pipeline.definition import Stage
+from svc.pipeline.definition import Pipeline, Stage
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 ADD_PROVIDER_HINT: Final = "Add what is missing to [[providers]] in svc.toml."
 
 
-def check_provider_stages(stages: Iterable[Stage], environ: Mapping[str, str]) -> None:
-    """Raise UsageError for an unknown provider or model. The error names the stage and the known names."""
-    provider_stages = [stage for stage in stages if stage.target == "integration"]
+def check_provider_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> None:
+    """Raise UsageError for an unknown provider or model, with line and column, the stage and the known names."""
+    provider_stages = [stage for stage in pipeline.stages if stage.target == "integration"]
     if not provider_stages:
         return
     loaded = settings.load(environ)
@@ -33,20 +33,25 @@ def check_provider_stages(stages: Iterable[Stage], environ: Mapping[str, str]) -
     for stage in provider_stages:
         if _uses_remote_gateway(stage, environ, keyed_providers, known_models):
             continue
-        if problem := _find_problem((stage.provider or "").lower(), stage.model or "", known_models):
-            raise UsageError(f"Stage {stage.id!r}: {problem} {ADD_PROVIDER_HINT}")
+        if found := _find_problem((stage.provider or "").lower(), stage.model or "", known_models):
+            field, problem = found
+            location = pipeline.locations.get((stage.id, field))
+            prefix = f"{location}: " if location else ""
+            raise UsageError(f"{prefix}Stage {stage.id!r}: {problem} {ADD_PROVIDER_HINT}")
 
 
-def _find_problem(provider: str, model: str, models_by_provider: Mapping[str, tuple[str, ...]]) -> str | None:
+def _find_problem(
+    provider: str, model: str, models_by_provider: Mapping[str, tuple[str, ...]]
+) -> tuple[str, str] | None:
+    """Return the field with the unknown name, and the problem."""
     if provider and provider not in models_by_provider:
-        return f"unknown provider {provider[:60]!r}. {_list_known(provider, models_by_provider)}"
+        return "provider", f"unknown provider {provider[:60]!r}. {_list_known(provider, models_by_provider)}"
     if provider and model not in models_by_provider[provider]:
-        return (
-            f"the provider {provider} has no model {model[:60]!r}. {_list_known(model, models_by_provider[provider])}"
-        )
+        known_names = _list_known(model, models_by_provider[provider])
+        return "model", f"the provider {provider} has no model {model[:60]!r}. {known_names}"
     all_models = [name for models in models_by_provider.values() for name in models]
     if model not in all_models:
-        return f"no provider has a model {model[:60]!r}. {_list_known(model, all_models)}"
+        return "model", f"no provider has a model {model[:60]!r}. {_list_known(model, all_models)}"
     return None
 
 

@@ -97,6 +97,7 @@ def test_parse_pipeline_repeated_bundle_gets_unique_stage_ids() -> None:
         ("name: x\nregistry: ftp://x\nstages: [a@1]", ":2:11", "http(s) URL"),
         ("name: x\nregistry: {remote: {}}\nstages: [a@1]", ":2:20", "'base_url'"),
         ("name: x\ninput: {kind: Video}\nstages: [a@1]", ":2:15", "unknown input kind"),
+        ("name: x\ninput: {kind: Audio}\nstages: [a@1]", ":2:15", "unknown input kind 'Audio'"),
         ("name: x\nstages: [a@1", ":2:13", ""),
         ("name: x\n\tstages: [a@1]", ":2:1", ""),
         ("name: &a x\nstages: [*a]", ":2:10", "aliases"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,9 @@ def test_check_unknown_provider_or_model_error_lists_known_names(
         monkeypatch.setenv("PROVIDER_A_API_KEY", key)
     assert run(STAGE % names, "--check") == 2
     error = capsys.readouterr().err
-    assert error.startswith("svc: Stage 'ask': ")
+    wrong = names.split(", ")[0 if "unknown" in words[0] or "no provider" in words[0] else 1]
+    column = (STAGE % names).splitlines()[2].index(wrong) + wrong.index(" ") + 2
+    assert re.match(rf"svc: \S+:3:{column}: Stage 'ask': ", error), error
     assert error.count("\n") == 1
     for word in words:
         assert word in error
