@@ -195,8 +195,10 @@ def test_verify_repair_removed_bundle_is_pulled_again(machine, tmp_path):
     two.run("registry", "pull", "m@1.0", "--registry", server.url)
     file = two.root / "m/1.0/any/m.xyb"
     file.write_bytes(file.read_bytes().replace(b"weights", b"weighty"))
-    two.run("registry", "verify", check=1)
-    two.run("registry", "verify", "--repair")
+    advice = two.run("registry", "verify", "--root", str(two.root), check=1).stdout
+    assert advice.rstrip().endswith(f"svc registry verify --repair --root {two.root}")
+    assert two.run("registry", "verify", "--repair").stdout.startswith("moved aside m/1.0/any  damaged; it is now at ")
+    assert two.run("registry", "ls").stdout.splitlines()[1].split()[4] == "missing"
     assert "pull or publish it again" in two.run("registry", "verify", check=1).stdout
     unreachable = two.run("registry", "pull", "m@1.0", "--registry", "http://127.0.0.1:1")
     assert "cannot be reached" in unreachable.stderr, "the unpacked content is still usable"

@@ -159,8 +159,17 @@ def no_location(entry: BundleEntry) -> None:
     """Return None: only the entry's `path` locates the bundle."""
 
 
+def is_missing(store: BundleStore, entry: BundleEntry) -> bool:
+    """Return whether the bundle's file does not exist. False for a bucket, where this needs a request per bundle."""
+    return store.is_on_disk and not Path(store.location(entry)).exists()
+
+
 def print_entries(
-    entries: Iterable[BundleEntry], *, as_json: bool, locate: Callable[[BundleEntry], str | None] = no_location
+    entries: Iterable[BundleEntry],
+    *,
+    as_json: bool,
+    locate: Callable[[BundleEntry], str | None] = no_location,
+    is_missing: Callable[[BundleEntry], bool] = lambda _: False,
 ) -> None:
     """Print entries as a table or as JSON. `locate` returns the location of a bundle that `path` does not give."""
     if as_json:
@@ -168,7 +177,7 @@ def print_entries(
         return
     rows = [("MODEL", "VERSION", "PLATFORM", "BYTES", "STATE", "SHA256")]
     for entry in entries:
-        state = "yanked" if entry.yanked else "ok"
+        state = "missing" if is_missing(entry) else "yanked" if entry.yanked else "ok"
         sha256 = (entry.sha256 or "")[:16]
         rows.append((entry.model_id, entry.version, entry.target, str(entry.size_bytes), state, sha256))
     base.print_table(rows)

@@ -22,5 +22,10 @@ def run(args: argparse.Namespace) -> int:
         base.print_entries(list_entries(base.resolve_options(args, None), args.model_id), as_json=args.json)
         return 0
     with base.open_store(args) as store:
-        base.print_entries(store.entries(args.model_id), as_json=args.json, locate=store.location)
+        base.print_entries(
+            store.entries(args.model_id),
+            as_json=args.json,
+            locate=store.location,
+            is_missing=lambda entry: base.is_missing(store, entry),
+        )
     return 0

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from typing import Final
 
 import msgspec
 
 from svc.cli import base as shared
 from svc.cli.registry import base
+
+REPAIR_COMMAND: Final = "svc registry verify --repair"
+STATE_LABELS: Final = {"removed": "moved aside"}
+"""State in JSON -> label in the text output, where it differs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,11 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify the store. The exit status is 1 if a bundle is damaged, missing or, without --repair, unlisted."""
     findings = []
+    repair_command = f"{REPAIR_COMMAND} --root {shlex.quote(str(args.root))}" if args.root else REPAIR_COMMAND
     with base.open_store(args) as store:
         for finding in store.verify(repair=args.repair):
-            findings.append(finding)
+            detail = finding.detail.replace(REPAIR_COMMAND, repair_command)
+            findings.append(msgspec.structs.replace(finding, detail=detail))
             if not args.json:
-                print(f"{finding.state:<9} {finding.key}  {finding.detail}".rstrip(), flush=True)
+                label = STATE_LABELS.get(finding.state, finding.state)
+                print(f"{label:<11} {finding.key}  {detail}".rstrip(), flush=True)
     if args.json:
         shared.print_json([msgspec.to_builtins(finding) for finding in findings])
     return 1 if any(finding.state in ("damaged", "missing", "unlisted") for finding in findings) else 0

@@ -153,7 +153,7 @@ def _verify_entry(store: MaintainedStore, entry: BundleEntry, repair: bool) -> V
         if _inode(path) != status.st_ino:
             return VerifyFinding(entry.key, "mended", "another process published it again")
         quarantined = store.quarantine(path)
-    return VerifyFinding(entry.key, "removed", f"damaged; moved to {quarantined}; pull or publish it again")
+    return VerifyFinding(entry.key, "removed", f"damaged; it is now at {quarantined}; pull or publish it again")
 
 
 def _inode(path: Path) -> int | None:

@@ -315,7 +315,9 @@ class BucketStore:
             return VerifyFinding(entry.key, "missing", f"{self.location(entry)}; publish it again")
         except BaseError as error:
             return VerifyFinding(entry.key, "damaged", str(error).splitlines()[0][:200])
-        return VerifyFinding(entry.key, "removed", f"damaged; moved to {self._url}/{quarantine_path}; publish it again")
+        return VerifyFinding(
+            entry.key, "removed", f"damaged; it is now at {self._url}/{quarantine_path}; publish it again"
+        )
 
     def gc(self, *, dry_run: bool = False) -> Iterator[str]:
         """Remove quarantined blobs, and blobs without a record that are older than a day."""
