@@ -85,7 +85,8 @@ def _check_home(home: Path) -> CheckResult:
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     if os.access(existing, os.W_OK | os.X_OK) and existing.is_dir():
         return CheckResult("state folder", "ok", str(home))
-    return CheckResult("state folder", "bad", f"{home} is not writable", "set SVC_HOME to a writable folder")
+    problem = "is not writable" if existing.is_dir() else "is not a folder"
+    return CheckResult("state folder", "bad", f"{existing} {problem}", "set SVC_HOME to a writable folder")
 
 
 def _check_model(name: str, config: Settings) -> CheckResult:
@@ -104,7 +105,7 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
     except UsageError as error:
         yield CheckResult("providers", "bad", error.message, "fix the entry in svc.toml, or the variable")
         return
-    for name, (variable, *_) in key_variables().items():
+    for name, (*_, variable) in key_variables().items():  # the vendor's variable, which users know
         if name not in providers:
             yield CheckResult(
                 f"provider {name}", "off", "has no key, so its models are not available", f"set {variable}"
@@ -138,7 +139,7 @@ def _check_no_providers(config: Settings) -> CheckResult:
         if has_local_model
         else "none is configured"
     )
-    key_names = ", ".join(variables[0] for variables in key_variables().values())
+    key_names = ", ".join(variables[-1] for variables in key_variables().values())
     advice = f"set one of {key_names}, or add [[providers]] to svc.toml"
     return CheckResult(
         "providers", "off", detail, advice if has_local_model else f"{advice}, or install the embedded model"

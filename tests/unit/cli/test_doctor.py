@@ -42,7 +42,7 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
 def test_doctor_fresh_machine_exits_0_and_suggests_fixes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     found = findings(capsys)
-    assert found["provider openai"]["mend"] == "set PROVIDER_A_API_KEY"
+    assert found["provider openai"]["mend"] == "set OPENAI_API_KEY"
     assert found["model smollm2-135m"]["state"] == "off"
     assert found["state folder"]["state"] == "ok"
 

@@ -154,7 +154,7 @@ def test_doctor_without_provider_reports_off(
     found = run_doctor(capsys)[1]
     assert found["providers"]["state"] == "off"
     assert "none is configured" in found["providers"]["says"]
-    assert "PROVIDER_A_API_KEY" in found["providers"]["mend"]
+    assert found["providers"]["mend"].startswith("set one of OPENAI_API_KEY, ANTHROPIC_API_KEY, GROQ_API_KEY")
     monkeypatch.setenv("PROVIDER_A_API_KEY", PASSWORD)
     with FakeProvider(OpenAIWire(), key=PASSWORD) as fake:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{fake.address}/v1")

@@ -181,7 +181,7 @@ def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dic
     for entry, first in entries:
         if entry.name not in present:
             accounts = (account.api_key_env for account in entry.accounts or ())
-            names = " or ".join(dict.fromkeys(filter(None, (*first, entry.api_key_env, *accounts))))
+            names = " or ".join(dict.fromkeys(filter(None, (entry.api_key_env, *first, *accounts))))
             for model in entry.models or ():
                 missing.setdefault(model.id, f"the provider {entry.name} has no API key (set {names})")
     return missing

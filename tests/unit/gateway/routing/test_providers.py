@@ -42,7 +42,7 @@ def test_models_without_key_reason_names_the_variables(tmp_path: Path) -> None:
     (tmp_path / "svc.toml").write_text(text)
     loaded = settings.load({"PROVIDER_C_API_KEY": "k"}, config=str(tmp_path / "svc.toml"))
     found = models_without_key(loaded, build_providers(loaded))
-    assert found["gpt-4o"] == "the provider openai has no API key (set PROVIDER_A_API_KEY or OPENAI_API_KEY)"
+    assert found["gpt-4o"] == "the provider openai has no API key (set OPENAI_API_KEY or PROVIDER_A_API_KEY)"
     assert found["m"] == "the provider mine has no API key (set MINE_KEY)"
     assert "llama-3.1-8b-instant" not in found
 
