@@ -110,6 +110,18 @@ def select_entry(
     return min(matches, key=lambda entry: rank[entry.target], default=None)
 
 
+def describe_yanked(
+    reference: BundleReference, entries: Iterable[BundleEntry], platforms: tuple[str, ...]
+) -> str | None:
+    """Return how to get the newest yanked version that the reference would select otherwise, or None."""
+    restored = [msgspec.structs.replace(entry, yanked=False) for entry in entries]
+    entry = select_entry(reference, restored, platforms)
+    if entry is None:
+        return None
+    model_id, version = entry.model_id, entry.version
+    return f"Version {version} of {model_id} is yanked. To use it, give its version: {model_id}@{version}"
+
+
 def _resolve_version(reference: BundleReference, entries: list[BundleEntry]) -> str | None:
     requested = reference.version
     if requested is not None and any(entry.version == requested for entry in entries):

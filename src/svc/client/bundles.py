@@ -29,7 +29,7 @@ from svc.bundles.download import (
     PartialFile,
 )
 from svc.bundles.platform import compatible_platforms
-from svc.bundles.reference import BundleReference, parse_reference, select_entry
+from svc.bundles.reference import BundleReference, describe_yanked, parse_reference, select_entry
 from svc.bundles.registry_client import REGISTRY_TIMEOUT_SECONDS, RegistryClient, RegistryUnreachable
 from svc.bundles.remote_metadata import read_remote_metadata
 from svc.distribution import install_command
@@ -128,8 +128,11 @@ def _find_bundle(
             if select_entry(reference, local_by_key.values(), platforms) is None:
                 raise
             options.warn(f"{error.message} Using the newest installed version.")
-    entry = select_entry(reference, {**local_by_key, **remote_by_key}.values(), platforms)
+    known_entries = {**local_by_key, **remote_by_key}.values()
+    entry = select_entry(reference, known_entries, platforms)
     if entry is None:
+        if yanked := describe_yanked(reference, known_entries, platforms):
+            raise BundleNotFound(yanked)
         locations = f"on this machine or at {options.registry}" if options.registry else NO_REGISTRY_MESSAGE
         raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {locations}.")
     return local_by_key.get(entry.key) or _download_and_unpack(store, entry, options)

@@ -17,7 +17,7 @@ import msgspec
 from svc import plugins
 from svc.bundles.metadata import BundleMetadata
 from svc.bundles.platform import compatible_platforms
-from svc.bundles.reference import parse_reference, select_entry
+from svc.bundles.reference import describe_yanked, parse_reference, select_entry
 from svc.bundles.registry_client import REGISTRY_TIMEOUT_SECONDS
 from svc.client import bundles
 from svc.client.config import current_config
@@ -214,8 +214,11 @@ def _find_remote_entry(reference: str, options: bundles.ResolveOptions) -> Bundl
     """Raises BundleNotFound, and RegistryFailed if the registry is not available."""
     parsed = parse_reference(reference)
     remote_entries = bundles.list_entries(options, parsed.model_id) if options.registry else []
-    entry = select_entry(parsed, remote_entries, compatible_platforms(options.platform))
+    platforms = compatible_platforms(options.platform)
+    entry = select_entry(parsed, remote_entries, platforms)
     if entry is None:
+        if yanked := describe_yanked(parsed, remote_entries, platforms):
+            raise BundleNotFound(yanked)
         searched = f"on this machine or at {options.registry}" if options.registry else bundles.NO_REGISTRY_MESSAGE
         raise BundleNotFound(f"There is no bundle {reference} {searched}.")
     return entry

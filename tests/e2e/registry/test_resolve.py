@@ -111,6 +111,10 @@ def test_pull_resolves_newest_version_that_is_not_yanked(served, machine, tmp_pa
     three = machine("three", SVC_REGISTRY_URL=served.url)
     assert json.loads(three.run("registry", "pull", "m@1", "--json").stdout)["reference"] == "m@1.2"
     assert json.loads(three.run("registry", "pull", "m@1.10", "--json").stdout)["reference"] == "m@1.10"
+    for version in ("1.2", "1.0"):
+        two.run("registry", "yank", f"m@{version}", "--registry", served.url)
+    yanked = "svc: Version 1.10 of m is yanked. To use it, give its version: m@1.10\n"
+    assert three.run("registry", "pull", "m@1", "--root", str(tmp_path / "empty"), check=1).stderr == yanked
     stranger = machine("stranger", SVC_REGISTRY_KEY="wrong")
     assert "not valid" in stranger.run("registry", "yank", "m@1.2", "--registry", served.url, check=1).stderr
 

@@ -18,7 +18,7 @@ from svc.bundles.archive import limits_from_environ
 from svc.bundles.digest import sha256_file
 from svc.bundles.download import DownloadProgress
 from svc.bundles.platform import compatible_platforms
-from svc.bundles.reference import parse_reference, select_entry
+from svc.bundles.reference import describe_yanked, parse_reference, select_entry
 from svc.bundles.registry_client import RegistryClient
 from svc.cli import base
 from svc.client.bundles import ResolveOptions
@@ -77,9 +77,10 @@ def find_entry(text: str, entries: Iterable[BundleEntry], platform: str | None) 
     if text.count("/") == 2:
         match = next((entry for entry in all_entries if entry.key == text), None)
     else:
-        match = select_entry(
-            parse_reference(text), all_entries, compatible_platforms(platform) if platform is None else (platform,)
-        )
+        reference, platforms = parse_reference(text), compatible_platforms() if platform is None else (platform,)
+        match = select_entry(reference, all_entries, platforms)
+        if match is None and (yanked := describe_yanked(reference, all_entries, platforms)):
+            raise BundleNotFound(yanked)
     if match is None:
         raise BundleNotFound(f"There is no bundle {text}; see: svc registry ls")
     return match
