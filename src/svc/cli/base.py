@@ -11,12 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from svc.stores.state_dir import check_is_folder
+
 PROGRESS_BAR_WIDTH = 24
 
 
 def home() -> Path:
-    """Return the state folder, `SVC_HOME`."""
-    return Path(os.environ.get("SVC_HOME") or "~/.svc").expanduser()
+    """Return the state folder, `SVC_HOME`, which may not exist. Raises UsageError if it is not a folder."""
+    return check_is_folder(Path(os.environ.get("SVC_HOME") or "~/.svc").expanduser())
 
 
 def registry_root() -> Path:

@@ -12,10 +12,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
-from svc.cli import base
+from svc import settings
+from svc.cli import _local_gateway, base
 from svc.errors import CommandFailed
 from svc.recipes import make
 from svc.recipes.recipe import Recipe, list_recipes, load_recipe
@@ -62,12 +64,23 @@ def _add(name: str) -> int:
 
 def _remove(name: str) -> int:
     recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
+    _check_unused(name)
     content = make.content_folder(recipe, root)
     removed_bundle = install.remove_installed("/".join(content.relative_to(root).parts[:3]), root)
     if not (make.remove_model(recipe, root) or removed_bundle):
         raise CommandFailed(f"{name} is not installed. See: svc models ls")
     print(f"{name} removed")
     return 0
+
+
+def _check_unused(name: str) -> None:
+    """Raise CommandFailed if `svc up` is running and uses the model."""
+    url = _local_gateway.find_gateway(base.home())
+    if url is None:
+        return
+    loaded = settings.load(os.environ)
+    if name in (loaded.local.model, loaded.speech.default_model):
+        raise CommandFailed(f"`svc up` at {url} uses {name}. Stop it first. Its next start installs {name} again.")
 
 
 def _list(as_json: bool) -> int:

@@ -6,12 +6,23 @@ import os
 import stat
 from pathlib import Path
 
+from svc.errors import UsageError
+
+
+def check_is_folder(home: Path) -> Path:
+    """Return the path. Raises UsageError if something that is not a folder exists there."""
+    if home.exists() and not home.is_dir():
+        raise UsageError(f"SVC_HOME is not a folder: {home}")
+    return home
+
 
 def prepare_state_dir(home: Path) -> None:
-    """Create the folder if it is missing, and restrict it and its databases to their owner. Raises OSError.
+    """Create the folder if it is missing, and restrict it and its databases to their owner.
 
+    Raises OSError, and UsageError if it is not a folder.
     The mode of a folder stays unchanged if it has another owner, is sticky (`/tmp`), or is the home directory.
     """
+    check_is_folder(home)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     if _may_restrict_mode(home):
         _restrict_mode(home, 0o700)

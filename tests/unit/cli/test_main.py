@@ -1,5 +1,6 @@
 """The `svc` program: its output streams and exit status."""
 
+import json
 import os
 import subprocess
 import sys
@@ -67,3 +68,21 @@ def test_main_closed_output_pipe_prints_no_traceback() -> None:
     script = f"{sys.executable} -m svc --help | true"
     result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("args", [["up"], ["gateway"], ["keys", "ls"], ["models", "ls"], ["registry", "ls"]])
+def test_main_home_is_file_exits_2_with_reason(args: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "home"
+    file.write_text("")
+    result = command(*args, SVC_HOME=str(file))
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (2, f"svc: SVC_HOME is not a folder: {file}")
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "moonshine-tiny-en"])
+def test_models_rm_of_model_in_use_is_rejected(name: str, tmp_path: Path) -> None:
+    record = {"url": "http://127.0.0.1:1/v1", "pid": os.getpid()}
+    (tmp_path / "gateway.json").write_text(json.dumps(record))
+    result = command("models", "rm", name, SVC_HOME=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"svc: `svc up` at http://127.0.0.1:1/v1 uses {name}. Stop it first.")
+    assert "not installed" in command("models", "rm", "espeak-en-us", SVC_HOME=str(tmp_path)).stderr
