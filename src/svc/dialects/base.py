@@ -50,23 +50,14 @@ class RequestBody:
 
     skeleton: bytes = b""
     """The body without the content of long strings (`dialects.json_skeleton`). `decode_routing_info` sets it."""
-    passthrough_check: PassthroughCheck | None = None
-    """The first attempt at a backend of the client's own dialect sets it."""
+    field_spans: dict[str, tuple[int, int]] | None = None
+    """The span of each top-level field in the skeleton. Empty if parsers could disagree about them, None if not read.
+
+    The first attempt at a backend of the client's own dialect sets it.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
-
-
-class PassthroughCheck:
-    """Whether a body can be forwarded unchanged."""
-
-    __slots__ = ("has_stream_options", "is_ambiguous")
-
-    def __init__(self, *, is_ambiguous: bool, has_stream_options: bool) -> None:
-        self.is_ambiguous = is_ambiguous
-        """Whether parsers could disagree about the body, for example because of duplicate keys."""
-        self.has_stream_options = has_stream_options
-        """Whether the body has `stream_options`."""
 
 
 class EncodedRequest:

@@ -13,34 +13,44 @@ from svc.dialects.validation import decode_client_fields
 ByteSpan = tuple[int, int]
 """The index of a value's first byte, and of the byte after its last byte."""
 
-_WHITESPACE: Final = b" \t\n\r"
+_SPACE: Final = 0x20
+_QUOTE: Final = 0x22
+_COLON: Final = 0x3A
+_CLOSING_BRACE: Final = 0x7D
 
 
 def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
-    """Return the span of each field. None if a name is repeated or escaped, since parsers differ on such bodies.
+    """Return the span of each field of a valid JSON object.
 
-    None also for an object without fields. Raises InvalidRequest for anything but a JSON object.
+    None if a name is repeated or escaped, since parsers differ on such bodies, and for an object without fields.
+    Raises InvalidRequest for anything but a JSON object.
     """
     fields: dict[str, Any] = decode_client_fields(raw)
     spans: dict[str, ByteSpan] = {}
-    index = _skip_whitespace(raw, 0)
+    end = len(raw)
+    index = _skip_whitespace(raw, 0, end)
     for name, value in fields.items():
-        key = b'"%b"' % name.encode()
-        index = _skip_whitespace(raw, index + 1)  # after the brace or the comma
+        key = name.encode()
+        index = _skip_whitespace(raw, index + 1, end) + 1  # after the brace or the comma, and after the quote
         if not raw.startswith(key, index):
             return None
-        index = _skip_whitespace(raw, index + len(key))
-        start = _skip_whitespace(raw, index + 1)
-        encoded_value = bytes(value)
-        if raw[index : index + 1] != b":" or not raw.startswith(encoded_value, start):
+        index += len(key)
+        if index >= end or raw[index] != _QUOTE:
             return None
-        spans[name] = start, start + len(encoded_value)
-        index = _skip_whitespace(raw, start + len(encoded_value))
-    return spans if raw[index : index + 1] == b"}" else None
+        index = _skip_whitespace(raw, index + 1, end)
+        if index >= end or raw[index] != _COLON:
+            return None
+        start = _skip_whitespace(raw, index + 1, end)
+        if not raw.startswith(value, start):
+            return None
+        stop = start + len(value)
+        spans[name] = start, stop
+        index = _skip_whitespace(raw, stop, end)
+    return spans if index < end and raw[index] == _CLOSING_BRACE and fields else None
 
 
-def _skip_whitespace(raw: bytes, index: int) -> int:
-    """Return the index of the first byte at or after `index` that is not whitespace."""
-    while index < len(raw) and raw[index] in _WHITESPACE:
+def _skip_whitespace(raw: bytes, index: int, end: int) -> int:
+    """Return the index of the first byte at or after `index` that is not whitespace. Other controls are not JSON."""
+    while index < end and raw[index] <= _SPACE:
         index += 1
     return index

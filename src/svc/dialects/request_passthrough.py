@@ -1,7 +1,7 @@
 """Encodes a request to an upstream of the client's own dialect, with the client's bytes where they are unambiguous.
 
-A body is unambiguous if each field that routing reads occurs once and unescaped, so that the upstream reads the same
-values. Otherwise, or if an override of the upstream applies, the body is decoded, changed and encoded again.
+A body is unambiguous if each name of its top-level object occurs once and unescaped, so that the upstream reads the
+same values. Otherwise, or if an override of the upstream applies, the body is decoded, changed and encoded again.
 """
 
 from __future__ import annotations
@@ -12,30 +12,20 @@ from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.base import EncodedRequest, ModelProfile, PassthroughCheck, RequestBody
-from svc.dialects.json_spans import find_field_spans
+from svc.dialects.base import EncodedRequest, ModelProfile, RequestBody
+from svc.dialects.json_spans import ByteSpan, find_field_spans
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.unsupported_fields import reject_shaping_field
 from svc.dialects.validation import decode_client_fields, decode_client_object, encode_upstream_body
 from svc.wire.chat import UpstreamOverrides
 
 _FIELD_NAME: Final = re.compile(rb'"([a-z_]+)"\s*:')
-_ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
-_ROUTING_FIELD_PATTERN: Final = re.compile(
-    rb'(?i)"[mns](?:odel|essages|tream(?:_options)?|ax_(?:completion_|new_)?tokens|ystem||_predict|in_tokens)"'
-)
-"""The fields that routing reads, in any case, grouped by first letter for speed. A match can also be a string value."""
 _ROUTING_FIELDS: Final = frozenset(
     (
         *("model", "messages", "system", "stream", "stream_options"),
         *("max_tokens", "max_completion_tokens", "n", "n_predict", "max_new_tokens", "min_tokens"),
     )
 )
-_GO_CASE_FOLDED: Final = re.compile(rb"\xc5\xbf|\xe2\x84\xaa|\\u(?:017[fF]|212[aA])")
-"""U+017F and U+212A, the only non-ASCII characters that Go's encoding/json folds to ASCII (`s` and `k`) in names."""
-_MODEL_FIELD: Final = re.compile(rb'(?<!\\)("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
-"""The field `model`, and not the end of a long name, which the skeleton omits."""
-_STREAM_OPTIONS_FIELD: Final = b'"stream_options"'
 _CLOSING_BRACE: Final = 0x7D
 MAX_COPIED_BODY_BYTES: Final = 16 * 1024
 """Up to this size, a body is cut with an additional copy, which costs less than avoiding it."""
@@ -52,16 +42,24 @@ def pass_through_request(
     """
     raw, skeleton = body.raw, body.skeleton or body.raw
     ask_usage = ask_usage and routing_info.stream and profile.stream_usage
-    check = body.passthrough_check or _check_body(body, skeleton)
-    if check.is_ambiguous and not profile.needs_rewrite:
-        return _splice_fields(raw, routing_info, profile, ask_usage=ask_usage)
-    if check.is_ambiguous or (check.has_stream_options and not (routing_info.include_usage and profile.stream_usage)):
-        return _reencode(raw, profile, ask_usage=ask_usage)
-    if profile.needs_rewrite and _may_need_overrides(skeleton, profile.overrides):
+    if body.field_spans is None:
+        body.field_spans = _find_unambiguous_spans(skeleton)
+    spans = body.field_spans
+    has_stream_options = "stream_options" in spans
+    if (
+        not spans
+        or (has_stream_options and not (routing_info.include_usage and profile.stream_usage))
+        or (profile.needs_rewrite and _may_need_overrides(skeleton, profile.overrides))
+    ):
         return _reencode(raw, profile, ask_usage=ask_usage)
     if routing_info.model != profile.model:
-        raw = _replace_model(raw, profile.model)
-    if ask_usage and not check.has_stream_options:
+        if skeleton is not raw:
+            spans = _find_unambiguous_spans(raw)
+            if not spans:  # the skeleton has no long names
+                return _reencode(raw, profile, ask_usage=ask_usage)
+        start, stop = spans["model"]
+        raw = b"".join((raw[:start], msgspec.json.encode(profile.model), memoryview(raw)[stop:]))
+    if ask_usage and not has_stream_options:
         end = len(raw) - 1 if raw[-1] == _CLOSING_BRACE else raw.rindex(b"}")
         raw = (
             raw[:end] + _INCLUDE_USAGE_SUFFIX
@@ -71,43 +69,10 @@ def pass_through_request(
     return EncodedRequest(raw)
 
 
-def _splice_fields(raw: bytes, routing_info: RoutingInfo, profile: ModelProfile, *, ask_usage: bool) -> EncodedRequest:
-    """Forward a body in which a name that routing reads can be repeated, such as a tool's parameter `model`.
-
-    Only the fields of the top-level object matter.
-    """
+def _find_unambiguous_spans(raw: bytes) -> dict[str, ByteSpan]:
+    """Return the span of each top-level field. Empty if parsers could disagree about a field that routing reads."""
     spans = find_field_spans(raw)
-    if spans is None or find_case_variants(spans):
-        return _reencode(raw, profile, ask_usage=ask_usage)
-    if "stream_options" in spans and not (routing_info.include_usage and profile.stream_usage):
-        return _reencode(raw, profile, ask_usage=ask_usage)
-    end = raw.rindex(b"}")
-    tail = _INCLUDE_USAGE_SUFFIX if ask_usage and "stream_options" not in spans else raw[end:]
-    if routing_info.model == profile.model:
-        return EncodedRequest(raw if tail is not _INCLUDE_USAGE_SUFFIX else raw[:end] + tail)
-    start, stop = spans["model"]
-    return EncodedRequest(b"".join((raw[:start], msgspec.json.encode(profile.model), raw[stop:end], tail)))
-
-
-def _check_body(body: RequestBody, skeleton: bytes) -> PassthroughCheck:
-    names: list[bytes] = _ROUTING_FIELD_PATTERN.findall(skeleton)
-    body.passthrough_check = check = PassthroughCheck(
-        is_ambiguous=_is_ambiguous(skeleton, names), has_stream_options=_STREAM_OPTIONS_FIELD in names
-    )
-    return check
-
-
-def _is_ambiguous(raw: bytes, routing_fields: list[bytes]) -> bool:
-    """Return whether a field that routing reads can be repeated, or has an escaped name or another case."""
-    if not b"".join(routing_fields).islower():
-        return True
-    if len(set(routing_fields)) != len(routing_fields):  # at most a dozen names, since all are lower case
-        keys = _FIELD_NAME.findall(raw)
-        if any(keys.count(name[1:-1]) > 1 for name in set(routing_fields)):
-            return True
-    if 0x5C in raw and _ESCAPED_LETTER.search(raw) is not None:
-        return True
-    return (0x5C in raw or not raw.isascii()) and _GO_CASE_FOLDED.search(raw) is not None
+    return {} if spans is None or find_case_variants(spans) else spans
 
 
 def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
@@ -117,12 +82,6 @@ def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
         return True
     listed = (*overrides.rejects, *overrides.renames)
     return any(field.rpartition(".")[2].encode() in names for field in listed)
-
-
-def _replace_model(raw: bytes, model: str) -> bytes:
-    """Replace the model. The name occurs once, as a field (see `_is_ambiguous`)."""
-    encoded_model = msgspec.json.encode(model)
-    return _MODEL_FIELD.sub(lambda found: found.group(1) + encoded_model, raw, count=1)
 
 
 def _reencode(raw: bytes, profile: ModelProfile, *, ask_usage: bool) -> EncodedRequest:
@@ -170,11 +129,18 @@ def _drop_case_variants(body: dict[str, Any]) -> tuple[str, ...]:
 
 def find_case_variants(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that differ only in case from a field that routing reads."""
-    return tuple([name for name in names if name not in _ROUTING_FIELDS and _fold_case(name) in _ROUTING_FIELDS])
+    return tuple([name for name in names if not _is_lower_case(name) and _fold_case(name) in _ROUTING_FIELDS])
+
+
+def _is_lower_case(name: str) -> bool:
+    return name.isascii() and name.islower()
 
 
 def _fold_case(name: str) -> str:
-    """Fold a name as Go's encoding/json does before it compares ASCII names: U+212A to `k`, U+017F to `s`."""
+    """Fold a name as Go's encoding/json does before it compares ASCII names: U+212A to `k`, U+017F to `s`.
+
+    They are the only letters outside ASCII that it folds into ASCII.
+    """
     return name.lower().replace("\u017f", "s")
 
 

@@ -69,8 +69,14 @@ def decode_client_object(raw: bytes) -> dict[str, Any]:
 
 
 def decode_client_fields(raw: bytes) -> dict[str, Any]:
-    """Decode a client's body to a dictionary of `msgspec.Raw` with the bytes of each field. Raises InvalidRequest."""
-    fields: dict[str, Any] = decode_client_json(_RAW_FIELDS_DECODER, raw)
+    """Decode a client's body to a dictionary of `msgspec.Raw` with the bytes of each field. Raises InvalidRequest.
+
+    The body was decoded before, so that the UTF-8 of the values is not checked again.
+    """
+    try:
+        fields: dict[str, Any] = _RAW_FIELDS_DECODER.decode(raw)
+    except _DECODE_ERRORS as fault:
+        raise to_invalid_request(fault, raw=raw) from None
     return fields
 
 

@@ -57,9 +57,7 @@ def test_passthrough_other_model_name_is_replaced_in_place() -> None:
 def test_passthrough_long_name_ending_in_model_is_not_replaced() -> None:
     name = b'"%b\\"model"' % (b"x" * 1200)
     raw = b'{%b:"x","pad":"%b",%b}' % (name, b"y" * 40_000, body()[1:-1])
-    built = pass_through(raw, model="other")
-    assert built.body == raw.replace(b'"model": "m"', b'"model": "other"')
-    assert json.loads(built.body)["model"] == "other"
+    assert json.loads(pass_through(raw, model="other").body) == {**json.loads(raw), "model": "other"}
 
 
 @pytest.mark.parametrize(

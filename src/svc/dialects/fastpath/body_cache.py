@@ -49,7 +49,7 @@ class BodyCache:
         last, routing_info = self._body, self._routing_info
         if last is not None and routing_info is not None and endpoint is self._endpoint and self._matches(body.raw):
             self._mismatches = 0
-            body.skeleton, body.passthrough_check = body.raw, last.passthrough_check
+            body.skeleton = body.raw
             return routing_info
         routing_info = endpoint.decode_routing_info(body)
         if self._mismatches < MAX_BODY_MISMATCHES:
