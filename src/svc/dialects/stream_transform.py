@@ -6,7 +6,7 @@ StreamTransform ─ Passthrough ─ one subclass per dialect (the same dialect o
 
 from __future__ import annotations
 
-from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate, is_plain_json_text
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate
 from svc.dialects.upstream_errors import (
     decode_error_message,
     map_upstream_error,
@@ -132,33 +132,23 @@ class StreamTransform:
 class Passthrough(StreamTransform):
     """A stream between an upstream and a client of one dialect. It forwards the bytes of valid events unchanged."""
 
-    __slots__ = ("_max_templates", "_prefix", "_suffix", "_template")
+    __slots__ = ("_max_templates", "_template")
 
     def __init__(self) -> None:
         super().__init__()
         self._max_templates = MAX_LEARNED_TEMPLATES
         self._template: ChunkTemplate | None = None
-        self._prefix = b""
-        self._suffix = b""
-        """The suffix of the template. A copy saves an attribute access for each chunk."""
 
     def disable_fast_paths(self) -> None:
         self._max_templates = 0
 
     def feed(self, chunk: bytes) -> bytes:
-        if (
-            self.passthrough_template is not None
-            and chunk.startswith(self._prefix)
-            and chunk.endswith(self._suffix)
-            and is_plain_json_text(chunk, len(self._prefix), len(chunk) - len(self._suffix))
-        ):
-            return chunk  # the usual case: plain ASCII text, forwarded unchanged
+        if self.passthrough_template is not None and self.passthrough_template.matches(chunk):
+            return chunk
         out = super().feed(chunk)
         template = self._template
-        if template is not None and template.is_plain and self._splitter.is_empty and not self.has_ended:
-            self.passthrough_template, self._prefix, self._suffix = template, template.prefix, template.suffix
-        else:
-            self.passthrough_template = None
+        can_forward = template is not None and template.is_identity and self._splitter.is_empty and not self.has_ended
+        self.passthrough_template = template if can_forward else None
         return out
 
     def fail(self, error: SvcError) -> bytes:

@@ -1,10 +1,10 @@
 """Match chunks that differ from a parsed chunk only in their text, so that they need no parsing. On the hot path.
 
-    data: {"id":"c1",…,"choices":[{"index":0,"delta":{"content":" Hello"},"finish_reason":null}]}
-    └─────────────────────── prefix ────────────────────────┘└─text─┘└────────── suffix ─────────┘
+    data: {"id":"c1",…,"choices":[{"index":0,"delta":{"content":" Hello"},"finish_reason":null}],"obfuscation":"x8Kq"}
+    └─────────────────────── prefix ────────────────────────┘└─text─┘└─────────── suffix ───────────────────┘└padding┘
 
 A template is learned from a chunk that was parsed and is valid. Bytes with the same prefix and suffix, and the content
-of a JSON string between them, are a valid chunk too. All other bytes are parsed.
+of a JSON string between them, are a valid chunk too. All other bytes are parsed. The padding is optional.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ MAX_LEARNED_TEMPLATES: Final = 64
 MAX_BYTEWISE_SCAN_BYTES: Final = 48
 """Up to this length, a loop over the bytes is faster than a regular expression."""
 
-_JSON_TEXT_PATTERN: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
-_match_plain_text: Final = re.compile(rb"[ !#-\[\]-\x7e]*+").fullmatch
-_CHUNK_RUN: Final = re.compile(rb"(?:\x00" + _JSON_TEXT_PATTERN + rb"\x01)+")
-_PADDED_CHUNK_RUN: Final = re.compile(rb"(?:\x00" + _JSON_TEXT_PATTERN + rb"\x01[A-Za-z0-9]*\x02)+")
+_TEXT_AND_QUOTE: Final = re.compile(
+    rb'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+)
+"""The content of a JSON string and its closing quote (RFC 8259, section 7). Escaped surrogates do not match."""
 _RANDOM_PADDING: Final = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
 _PADDING_END: Final = b'"}\n\n'
-_ESCAPE_BYTE: Final = 0x5C
+_QUOTE: Final = 0x22
+_BACKSLASH: Final = 0x5C
 _TEXT_FIELD_NAMES: Final = (
     b"content",
     b"reasoning_content",
@@ -40,58 +41,106 @@ _TEXT_FIELD_STARTS: Final = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for 
 class ChunkTemplate:
     """The prefix and suffix of a chunk, as received from the upstream and as sent to the client."""
 
-    __slots__ = ("_client_parts", "_padding_end", "_run_pattern", "is_identity", "is_plain", "prefix", "suffix")
+    __slots__ = ("_client_parts", "_padding_end", "is_identity", "prefix", "suffix")
 
     def __init__(self, upstream_parts: tuple[bytes, bytes], client_parts: tuple[bytes, bytes]) -> None:
         self.prefix, suffix = upstream_parts
         self.is_identity = upstream_parts == client_parts
         """True if the chunk is sent as it was received."""
-        self._run_pattern = _CHUNK_RUN
         self._padding_end = b""
+        """The end of a chunk with padding. Vendors pad chunks so that their length reveals nothing about the text."""
         padding = _RANDOM_PADDING.search(suffix) if self.is_identity and suffix.endswith(_PADDING_END) else None
-        if padding:  # vendors pad chunks randomly, so that their length reveals nothing about the text
+        if padding:
             suffix, self._padding_end = suffix[: padding.end(1)], padding.group(2)
-            self._run_pattern = _PADDED_CHUNK_RUN
         self.suffix = suffix
         self._client_parts = client_parts
-        self.is_plain = self.is_identity and not self._padding_end
+
+    def find_text_end(self, data: bytes, start: int) -> int:
+        """Return the end of the text of a matching chunk that begins at `start`, or -1. See `find_chunk_end`."""
+        text_start = start + len(self.prefix)
+        if data[start:text_start] != self.prefix:
+            return -1
+        return find_text_end(data, text_start, len(data) - len(self.suffix))
+
+    def find_chunk_end(self, data: bytes, text_end: int) -> int:
+        """Return the end of the chunk whose text ends at `text_end`, or -1 if the suffix differs."""
+        end = text_end + len(self.suffix)
+        if data[text_end:end] != self.suffix:
+            return -1
+        if not self._padding_end:
+            return end
+        while end < len(data) and _is_alphanumeric(data[end]):
+            end += 1
+        padding_end = end + len(self._padding_end)
+        return padding_end if data[end:padding_end] == self._padding_end else -1
+
+    def matches(self, block: bytes) -> bool:
+        """Return whether the block consists of matching chunks only."""
+        start = 0
+        while start < len(block):
+            text_end = self.find_text_end(block, start)
+            start = self.find_chunk_end(block, text_end) if text_end >= 0 else -1
+            if start < 0:
+                return False
+        return True
 
     def apply(self, block: bytes) -> bytes | None:
         """Return the block for the client if it consists of matching chunks only, or else None."""
-        if not block.startswith(self.prefix):
-            return None
-        stop = len(block) - len(self.suffix)
-        if self.is_plain and block.endswith(self.suffix) and is_plain_json_text(block, len(self.prefix), stop):
-            return block  # one chunk: the common case
-        condensed = block.replace(self.prefix, b"\x00").replace(self.suffix, b"\x01")
-        if self._padding_end:
-            condensed = condensed.replace(self._padding_end, b"\x02")
-            if 2 in block:
+        if self.is_identity:
+            return block if self.matches(block) else None
+        client_prefix, client_suffix = self._client_parts
+        parts: list[bytes] = []
+        start = 0
+        while start < len(block):
+            text_end = self.find_text_end(block, start)
+            end = self.find_chunk_end(block, text_end) if text_end >= 0 else -1
+            if end < 0:
                 return None
-        if self._run_pattern.fullmatch(condensed) is None or 0 in block or 1 in block:
-            return None
-        if not block.isascii() and not _is_utf8(block):
-            return None
-        return (
-            block
-            if self.is_identity
-            else condensed.replace(b"\x00", self._client_parts[0]).replace(b"\x01", self._client_parts[1])
-        )
+            parts += client_prefix, block[start + len(self.prefix) : text_end], client_suffix
+            start = end
+        return b"".join(parts)
+
+
+def find_text_end(data: bytes, start: int, max_end: int) -> int:
+    """Return the index of the quote that ends the content of a JSON string, which begins at `start`.
+
+    -1 if the content is invalid or longer than `max_end` allows. In a long content with an escaped surrogate too.
+    """
+    if max_end - start > MAX_BYTEWISE_SCAN_BYTES:
+        found = _TEXT_AND_QUOTE.match(data, start)
+        index = found.end() - 1 if found is not None else -1
+        return index if index < 0 or data.isascii() or _is_utf8(data[start:index]) else -1
+    is_ascii = True
+    index = start
+    while index <= max_end:
+        byte = data[index]
+        if byte == _QUOTE:
+            return index if is_ascii or _is_utf8(data[start:index]) else -1
+        if byte == _BACKSLASH:
+            found = _TEXT_AND_QUOTE.match(data, index)
+            if found is None:
+                return -1
+            index = found.end() - 1
+            return index if _is_utf8(data[start:index]) else -1
+        if byte < 0x20:
+            return -1
+        if byte > 0x7F:
+            is_ascii = False
+        index += 1
+    return -1
 
 
 def is_plain_json_text(data: bytes, start: int, stop: int) -> bool:
-    """Return whether the range is JSON string content in printable ASCII without escapes. False if `start > stop`."""
-    if not 0 <= stop - start <= MAX_BYTEWISE_SCAN_BYTES:
-        return start <= stop and _match_plain_text(data, start, stop) is not None
+    """Return whether the range is content of a JSON string in printable ASCII without escapes."""
     for index in range(start, stop):
         byte = data[index]
-        if byte < 0x20 or byte == 0x22 or byte == 0x5C or byte > 0x7E:
+        if byte < 0x20 or byte > 0x7E or byte == _QUOTE or byte == _BACKSLASH:  # noqa: SIM109
             return False
-    return True
+    return start <= stop
 
 
 def learn_template(upstream_event: bytes, client_event: bytes, field: bytes) -> ChunkTemplate | None:
-    """Return the template of a chunk whose only text is in `field`, or None if its position is ambiguous."""
+    """Return the template of a chunk whose only text is `field`. None if the position of the text is ambiguous."""
     pattern = _TEXT_FIELD_STARTS[field]
     upstream_parts = _split_around_text(upstream_event, pattern, field)
     client_parts = (
@@ -101,13 +150,18 @@ def learn_template(upstream_event: bytes, client_event: bytes, field: bytes) -> 
 
 
 def _split_around_text(event: bytes, pattern: re.Pattern[bytes], field: bytes) -> tuple[bytes, bytes] | None:
-    if _ESCAPE_BYTE in event or event.count(b'"' + field + b'"') != 1:
+    """Return what is before and after the text. A name in a text has escaped quotes, so that it is not counted."""
+    if event.count(b'"' + field + b'"') != 1:
         return None
     match = pattern.search(event)
-    if match is None:
+    text_and_quote = _TEXT_AND_QUOTE.match(event, match.end()) if match is not None else None
+    if match is None or text_and_quote is None:
         return None
-    end = event.index(b'"', match.end())
-    return event[: match.end()], event[end:] + b"\n\n"
+    return event[: match.end()], event[text_and_quote.end() - 1 :] + b"\n\n"
+
+
+def _is_alphanumeric(byte: int) -> bool:
+    return 0x30 <= byte <= 0x39 or 0x41 <= byte <= 0x5A or 0x61 <= byte <= 0x7A
 
 
 def _is_utf8(block: bytes) -> bool:

@@ -258,10 +258,11 @@ class Attempt(ResponseReceiver):
             self._enable_splice(transform.passthrough_template, self.sink)
 
     def _enable_splice(self, template: ChunkTemplate, sink: StreamSink) -> None:
-        if self._splice is None and (writer := sink.chunk_writer()) is not None:
-            self._splice = Splice(writer)
-        if self._splice is not None and self._call is not None:
+        if self._splice is not None:
             self._splice.set_template(template)
+        elif (writer := sink.chunk_writer()) is not None:
+            self._splice = Splice(writer, template)
+        if self._splice is not None and self._call is not None:
             self._call.enable_splice(self._splice)
 
     def _report_chunk(self, transform: StreamTransform, chunk: bytes) -> None:

@@ -9,10 +9,9 @@ This is the hottest path. Nearly every chunk of a long stream passes through `Sp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
 from typing import Final, Protocol
 
-from svc.dialects.fastpath.chunk_template import ChunkTemplate, is_plain_json_text
+from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES
 from svc.gateway.net.socket_writer import SocketWriter
@@ -77,9 +76,7 @@ class Splice:
     """
 
     __slots__ = (
-        "_prefix",
         "_source",
-        "_suffix",
         "_template",
         "_writer",
         "forwarded_tokens",
@@ -89,11 +86,10 @@ class Splice:
 
     _source: SpliceSource
 
-    def __init__(self, writer: SocketWriter) -> None:
+    def __init__(self, writer: SocketWriter, template: ChunkTemplate) -> None:
+        self._template = template
         self._writer = writer
         """Writes after a disconnect are dropped silently. The client's connection detects the disconnect itself."""
-        self._template: ChunkTemplate | None = None
-        self._prefix = self._suffix = b""
         self.forwarded_tokens = 0
         """Estimated tokens of the forwarded text."""
         self.has_forwarded = False
@@ -107,47 +103,26 @@ class Splice:
         self.is_enabled = True
 
     def set_template(self, template: ChunkTemplate) -> None:
-        """Forward only chunks that match `template`. Its `is_plain` must be True."""
-        if self._template is not template:
-            self._template = template
-            self._prefix, self._suffix = template.prefix, _chunk_ending(template.suffix)
+        """Forward only chunks that match `template`. Its `is_identity` must be True."""
+        self._template = template
 
     def forward(self, data: bytes) -> int:
-        """Send the matching chunks at the start of `data`. Return how many bytes were sent."""
-        size = len(data)
-        if size >= len(FRAMED_CHUNK_SIZE_LINES):
-            return self._forward_many(data)
-        size_line = FRAMED_CHUNK_SIZE_LINES[size]
-        prefix_start = len(size_line)
-        text_start, text_end = prefix_start + len(self._prefix), size - len(self._suffix)
-        # The common case: the read is exactly one chunk.
-        if (
-            prefix_start > 0
-            and data.startswith(size_line)
-            and data[prefix_start:text_start] == self._prefix
-            and data.endswith(self._suffix)
-            and is_plain_json_text(data, text_start, text_end)
-        ):
-            self._send(data, _TOKENS_BY_TEXT_BYTES[text_end - text_start])
-            return size
-        return self._forward_many(data)
+        """Send the matching chunks at the start of `data`. Return how many bytes were sent.
 
-    def _forward_many(self, data: bytes) -> int:
-        """Forward a read of several chunks, which occurs when the loop is late. Parsing them would delay it further."""
-        offset = tokens = 0
-        while (size := _framed_bytes_at(data, offset)) > 0:
-            chunk_start, chunk_end = offset + len(FRAMED_CHUNK_SIZE_LINES[size]), offset + size
-            text_start, text_end = chunk_start + len(self._prefix), chunk_end - len(self._suffix)
-            if (
-                data[chunk_start:text_start] != self._prefix
-                or data[text_end:chunk_end] != self._suffix
-                or not is_plain_json_text(data, text_start, text_end)
-            ):
+        A read is nearly always one chunk. It has several if the loop is late, and parsing them would delay it further.
+        """
+        size, offset, tokens = _sole_chunk_bytes(data), 0, 0
+        while size > 0:
+            chunk_start = offset + len(FRAMED_CHUNK_SIZE_LINES[size])
+            text_end = self._template.find_text_end(data, chunk_start)
+            end = self._template.find_chunk_end(data, text_end) if text_end >= 0 else -1
+            if end != offset + size - len(_CRLF) or data[end : end + len(_CRLF)] != _CRLF:
                 break
-            tokens += _TOKENS_BY_TEXT_BYTES[text_end - text_start]
-            offset = chunk_end
+            tokens += _TOKENS_BY_TEXT_BYTES[text_end - chunk_start - len(self._template.prefix)]
+            offset += size
+            size = _framed_bytes_at(data, offset) if offset < len(data) else 0
         if offset:
-            self._send(data[:offset], tokens)
+            self._send(data if offset == len(data) else data[:offset], tokens)
         return offset
 
     def _send(self, data: bytes, tokens: int) -> None:
@@ -179,14 +154,14 @@ class Splice:
         self._source.connection_lost(exc)
 
 
-@lru_cache(maxsize=64)
-def _shared_ending(suffix: bytes) -> bytes:
-    """Return one object for all streams with the same suffix, so that it stays in the CPU's cache."""
-    return suffix + _CRLF
-
-
-def _chunk_ending(suffix: bytes) -> bytes:
-    return _shared_ending(suffix) if len(suffix) < len(FRAMED_CHUNK_SIZE_LINES) else suffix + _CRLF
+def _sole_chunk_bytes(data: bytes) -> int:
+    """Return the framed size of the first chunk as `_framed_bytes_at` does. Costs less if `data` is one chunk."""
+    size = len(data)
+    if size < len(FRAMED_CHUNK_SIZE_LINES):
+        size_line = FRAMED_CHUNK_SIZE_LINES[size]
+        if size_line and data.startswith(size_line):
+            return size
+    return _framed_bytes_at(data, 0)
 
 
 def _framed_bytes_at(data: bytes, offset: int) -> int:

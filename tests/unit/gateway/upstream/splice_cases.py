@@ -105,9 +105,8 @@ class Stream:
         self.connection = UpstreamConnection(self.pool, UpstreamOrigin("127.0.0.1", 1, tls=False))
         self.buffered = BufferedRead(self.connection, bytearray(4 * MAX_DIRECT_READ_BYTES))
         client: Any = self.client
-        self.splice = Splice(SocketWriter(client))
         template = (PREFIX, SUFFIX)
-        self.splice.set_template(ChunkTemplate(template, template))
+        self.splice = Splice(SocketWriter(client), ChunkTemplate(template, template))
         upstream: Any = self.upstream
         self.buffered.connection_made(upstream)
         self.receiver = FakeReceiver(self.splice)
@@ -132,8 +131,17 @@ def test_splice_forwarded_small_chunk_reads_directly() -> None:
     assert len(stream.receiver.bodies) == 1
 
 
-@pytest.mark.parametrize("text", ["好".encode(), b'a \\"quote\\"'])
-def test_splice_chunk_with_escapes_is_parsed_and_still_read_directly(text: bytes) -> None:
+@pytest.mark.parametrize("text", ["好".encode(), b'a \\"quote\\"', b"\\u00e9" * 20])
+def test_splice_text_with_escapes_is_forwarded(text: bytes) -> None:
+    stream = Stream()
+    stream.feed(chunk(text))
+    stream.feed(chunk(b"plain") + chunk(text))
+    assert stream.client.written == [chunk(text), chunk(b"plain") + chunk(text)]
+    assert len(stream.receiver.bodies) == 1
+
+
+@pytest.mark.parametrize("text", [b"\\ud83d", b"\xff", b"\\x", b'", "other": "'])
+def test_splice_text_that_may_be_invalid_is_parsed_and_still_read_directly(text: bytes) -> None:
     stream = Stream()
     stream.feed(chunk(text))
     stream.feed(chunk(b"plain") + chunk(text))

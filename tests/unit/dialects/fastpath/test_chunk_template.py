@@ -1,0 +1,111 @@
+"""Chunk templates: which chunks match, and that everything that matches is a valid chunk with another text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from svc.dialects.fastpath.chunk_template import MAX_BYTEWISE_SCAN_BYTES, ChunkTemplate, learn_template
+
+START = b'data: {"id":"c","choices":[{"delta":{"content":"'
+END = b'"},"finish_reason":null}]}'
+PADDED_END = END[:-1] + b',"obfuscation":"xK3"}'
+LONG = "x" * (MAX_BYTEWISE_SCAN_BYTES + 1)
+TEXTS = st.text(max_size=12).map(lambda text: json.dumps(text, ensure_ascii=False)[1:-1].encode(errors="replace"))
+PIECES = st.sampled_from(
+    [
+        b"a",
+        b" ",
+        b"\\n",
+        b'\\"',
+        b"\\u00e9",
+        b"\\ud83d",
+        b"\\udE00",
+        b"\\x",
+        b"\\u12",
+        b'"',
+        b"\\",
+        b"\x1f",
+        b"\xc3",
+        b"\xa9",
+    ]
+)
+
+
+def learn(text: bytes = b"Hello", end: bytes = END) -> ChunkTemplate:
+    event = START + text + end
+    template = learn_template(event, event, b"content")
+    assert template is not None
+    return template
+
+
+def is_valid(chunk: bytes) -> bool:
+    try:
+        json.loads(chunk.removeprefix(b"data: ")).__str__().encode()
+    except (UnicodeDecodeError, UnicodeEncodeError, json.JSONDecodeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("end", [END, PADDED_END])
+@pytest.mark.parametrize("text", ["", "hi", 'a "quote"\n', "好 🙂", LONG, LONG + '"好"'])
+def test_template_chunk_with_other_text_matches(end: bytes, text: str) -> None:
+    for ensure_ascii in (False, "🙂" not in text):
+        encoded = json.dumps(text, ensure_ascii=ensure_ascii)[1:-1].encode()
+        chunk = START + encoded + end + b"\n\n"
+        template = learn(end=end)
+        assert template.matches(chunk)
+        assert template.apply(chunk * 3) == chunk * 3
+
+
+@pytest.mark.parametrize("padding", [b"", b"x", b"a1B2" * 20])
+def test_template_chunk_with_other_padding_matches(padding: bytes) -> None:
+    chunk = START + b"t" + END[:-1] + b',"obfuscation":"%b"}\n\n' % padding
+    assert learn(end=PADDED_END).matches(chunk)
+    assert not learn(end=PADDED_END).matches(chunk[:-1])
+    assert not learn(end=PADDED_END).matches(chunk.replace(b'"}\n', b'-"}\n'))
+
+
+def test_template_learned_from_text_with_escapes_matches() -> None:
+    assert learn(b'{\\"path\\": \\"content\\"}').matches(START + b"x" + END + b"\n\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'"',
+        b"\\",
+        b"\\x",
+        b"\\u12",
+        b"\\ud83d",
+        b"\xff",
+        b"\x00",
+        b"\n",
+        LONG.encode() + b"\xff",
+        LONG.encode() + b"\\ud800",
+    ],
+)
+def test_template_invalid_text_does_not_match(text: bytes) -> None:
+    chunk = START + text + END + b"\n\n"
+    assert not learn().matches(chunk)
+    assert not learn().matches(START + b"t" + END + b"\n\n" + chunk)
+
+
+@given(st.lists(PIECES, max_size=40).map(b"".join))
+@example(b"\\u00e9" + b"x" * 60)
+def test_template_text_that_matches_is_valid_json(text: bytes) -> None:
+    chunk = START + text + END + b"\n\n"
+    if learn().matches(chunk):
+        assert is_valid(chunk)
+
+
+@given(TEXTS, TEXTS)
+def test_template_for_other_bytes_converts_text_unchanged(first: bytes, second: bytes) -> None:
+    event, client_event = START + b"Hello" + END, b'data: {"content":"Hello"}'
+    template = learn_template(event, client_event, b"content")
+    assert template is not None
+    block = b"".join(START + text + END + b"\n\n" for text in (first, second))
+    assert template.apply(block) == b"".join(b'data: {"content":"%b"}\n\n' % text for text in (first, second))
