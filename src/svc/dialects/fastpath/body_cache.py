@@ -50,6 +50,8 @@ class BodyCache:
         if last is not None and routing_info is not None and endpoint is self._endpoint and self._matches(body.raw):
             self._mismatches = 0
             body.skeleton = body.raw
+            if last.field_spans is not None:
+                body.field_spans = _shift_spans(last.field_spans, len(self._prefix), len(body.raw) - len(last.raw))
             return routing_info
         routing_info = endpoint.decode_routing_info(body)
         if self._mismatches < MAX_BODY_MISMATCHES:
@@ -82,3 +84,13 @@ class BodyCache:
         if content is not None:
             self._endpoint, self._body, self._routing_info = endpoint, body, routing_info
             self._prefix, self._suffix = raw[: content.start()], raw[content.end() :]
+
+
+def _shift_spans(spans: dict[str, tuple[int, int]], text_start: int, shift: int) -> dict[str, tuple[int, int]]:
+    """Return the spans in a body whose text is longer by `shift` bytes."""
+    if shift == 0:
+        return spans
+    return {
+        name: (start + shift if start > text_start else start, stop + shift if stop > text_start else stop)
+        for name, (start, stop) in spans.items()
+    }

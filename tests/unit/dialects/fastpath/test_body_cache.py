@@ -10,10 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.codecs import pass_through_request
 
-from svc.dialects.base import ModelProfile, PassthroughCheck, RequestBody
+from svc.dialects import request_passthrough
+from svc.dialects.base import ModelProfile, RequestBody
 from svc.dialects.endpoint import Endpoint
 from svc.dialects.fastpath.body_cache import MAX_BODY_MISMATCHES, MAX_CACHED_BODY_BYTES, BodyCache
 from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
+from svc.dialects.json_spans import find_field_spans
 from svc.dialects.openai import dialect as openai
 from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest
@@ -55,21 +57,22 @@ def decode_cached(endpoint: Endpoint, bodies: BodyCache, raw: bytes) -> tuple[An
         return str(error)
 
 
-def check_of(endpoint: Endpoint, bodies: BodyCache, raw: bytes) -> PassthroughCheck | None:
-    """Return the check that the cache knows before the body is parsed."""
-    read = RequestBody(raw)
-    bodies.decode_routing_info(endpoint, read)
-    return read.passthrough_check
+def pass_through(read: RequestBody, info: RoutingInfo) -> bytes:
+    return request_passthrough.pass_through_request(read, info, ModelProfile("other"), ask_usage=True).body
+
+
+def info_of(endpoint: Endpoint, bodies: BodyCache, raw: bytes) -> RoutingInfo:
+    return bodies.decode_routing_info(endpoint, RequestBody(raw))
 
 
 def is_hit(first: bytes, second: bytes, endpoint: Endpoint = OPENAI) -> bool:
     """Whether the second body is a cache hit. Both must decode as they do without the cache."""
     bodies = BodyCache()
     assert decode_cached(endpoint, bodies, first) == decode_uncached(endpoint, first)
-    seen = check_of(endpoint, bodies, first)
+    seen = info_of(endpoint, bodies, first)
     assert decode_cached(endpoint, bodies, second) == decode_uncached(endpoint, second)
     try:
-        return seen is not None and check_of(endpoint, bodies, second) is seen
+        return info_of(endpoint, bodies, second) is seen
     except InvalidRequest:
         return False
 
@@ -174,3 +177,16 @@ def test_body_cache_any_sequence_decodes_like_an_empty_cache(before: str, texts:
             messages = f'[{{"role":"user","content":"{text}"}}]'
             raw = f'{{"model":"m","max_tokens":7,"x":"{before}","messages":{messages}{after}}}'.encode()
             assert decode_cached(endpoint, bodies, raw) == decode_uncached(endpoint, raw)
+
+
+def test_body_cache_hit_with_longer_text_has_spans_of_its_own_body() -> None:
+    first = b'{"n":1,"messages":[{"role":"user","content":"a"}],"model":"m","seed":7}'
+    bodies, seen = BodyCache(), RequestBody(first)
+    info = bodies.decode_routing_info(OPENAI, seen)
+    assert pass_through(seen, info) == first.replace(b'"m"', b'"other"')
+    for text in (b"", b"b", b"longer text"):
+        raw = first.replace(b'"a"', b'"%b"' % text)
+        read = RequestBody(raw)
+        assert bodies.decode_routing_info(OPENAI, read) is info
+        assert read.field_spans == find_field_spans(raw)
+        assert pass_through(read, info) == raw.replace(b'"m"', b'"other"')
