@@ -13,10 +13,10 @@ from svc.dialects.validation import decode_client_fields
 ByteSpan = tuple[int, int]
 """The index of a value's first byte, and of the byte after its last byte."""
 
-_SPACE: Final = 0x20
-_QUOTE: Final = 0x22
-_COLON: Final = 0x3A
-_CLOSING_BRACE: Final = 0x7D
+_SPACE_CODE: Final = 0x20
+_QUOTE_CODE: Final = 0x22
+_COLON_CODE: Final = 0x3A
+_CLOSING_BRACE_CODE: Final = 0x7D
 
 
 def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
@@ -35,10 +35,10 @@ def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
         if not raw.startswith(key, index):
             return None
         index += len(key)
-        if index >= end or raw[index] != _QUOTE:
+        if index >= end or raw[index] != _QUOTE_CODE:
             return None
         index = _skip_whitespace(raw, index + 1, end)
-        if index >= end or raw[index] != _COLON:
+        if index >= end or raw[index] != _COLON_CODE:
             return None
         start = _skip_whitespace(raw, index + 1, end)
         if not raw.startswith(value, start):
@@ -46,11 +46,11 @@ def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
         stop = start + len(value)
         spans[name] = start, stop
         index = _skip_whitespace(raw, stop, end)
-    return spans if index < end and raw[index] == _CLOSING_BRACE and fields else None
+    return spans if index < end and raw[index] == _CLOSING_BRACE_CODE and fields else None
 
 
 def _skip_whitespace(raw: bytes, index: int, end: int) -> int:
     """Return the index of the first byte at or after `index` that is not whitespace. Other controls are not JSON."""
-    while index < end and raw[index] <= _SPACE:
+    while index < end and raw[index] <= _SPACE_CODE:
         index += 1
     return index

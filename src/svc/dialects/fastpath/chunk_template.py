@@ -24,8 +24,8 @@ _TEXT_AND_QUOTE: Final = re.compile(
 """The content of a JSON string and its closing quote (RFC 8259, section 7). Escaped surrogates do not match."""
 _RANDOM_PADDING: Final = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
 _PADDING_END: Final = b'"}\n\n'
-_QUOTE: Final = 0x22
-_BACKSLASH: Final = 0x5C
+_TEXT_END_CODE: Final = 0x22
+_TEXT_ESCAPE_CODE: Final = 0x5C
 _TEXT_FIELD_NAMES: Final = (
     b"content",
     b"reasoning_content",
@@ -57,10 +57,20 @@ class ChunkTemplate:
 
     def find_text_end(self, data: bytes, start: int) -> int:
         """Return the end of the text of a matching chunk that begins at `start`, or -1. See `find_chunk_end`."""
-        text_start = start + len(self.prefix)
+        index = text_start = start + len(self.prefix)
         if data[start:text_start] != self.prefix:
             return -1
-        return find_text_end(data, text_start, len(data) - len(self.suffix))
+        max_end = len(data) - len(self.suffix)
+        if max_end - text_start <= MAX_BYTEWISE_SCAN_BYTES:
+            while index <= max_end and 0x20 <= (byte := data[index]) <= 0x7E and byte != _TEXT_ESCAPE_CODE:
+                if byte == _TEXT_END_CODE:
+                    return index
+                index += 1
+        found = _TEXT_AND_QUOTE.match(data, index)  # the rest of a text that is long, or has escapes or other scripts
+        if found is None:
+            return -1
+        index = found.end() - 1
+        return index if data.isascii() or _is_utf8(data[text_start:index]) else -1
 
     def find_chunk_end(self, data: bytes, text_end: int) -> int:
         """Return the end of the chunk whose text ends at `text_end`, or -1 if the suffix differs."""
@@ -101,40 +111,11 @@ class ChunkTemplate:
         return b"".join(parts)
 
 
-def find_text_end(data: bytes, start: int, max_end: int) -> int:
-    """Return the index of the quote that ends the content of a JSON string, which begins at `start`.
-
-    -1 if the content is invalid or longer than `max_end` allows. In a long content with an escaped surrogate too.
-    """
-    if max_end - start > MAX_BYTEWISE_SCAN_BYTES:
-        found = _TEXT_AND_QUOTE.match(data, start)
-        index = found.end() - 1 if found is not None else -1
-        return index if index < 0 or data.isascii() or _is_utf8(data[start:index]) else -1
-    is_ascii = True
-    index = start
-    while index <= max_end:
-        byte = data[index]
-        if byte == _QUOTE:
-            return index if is_ascii or _is_utf8(data[start:index]) else -1
-        if byte == _BACKSLASH:
-            found = _TEXT_AND_QUOTE.match(data, index)
-            if found is None:
-                return -1
-            index = found.end() - 1
-            return index if _is_utf8(data[start:index]) else -1
-        if byte < 0x20:
-            return -1
-        if byte > 0x7F:
-            is_ascii = False
-        index += 1
-    return -1
-
-
 def is_plain_json_text(data: bytes, start: int, stop: int) -> bool:
     """Return whether the range is content of a JSON string in printable ASCII without escapes."""
     for index in range(start, stop):
         byte = data[index]
-        if byte < 0x20 or byte > 0x7E or byte == _QUOTE or byte == _BACKSLASH:  # noqa: SIM109
+        if byte < 0x20 or byte > 0x7E or byte == _TEXT_END_CODE or byte == _TEXT_ESCAPE_CODE:  # noqa: SIM109
             return False
     return start <= stop
 

@@ -28,13 +28,9 @@ _BUCKET_UPPER_BOUNDS: Final = list(LATENCY_BUCKETS_SECONDS)
 class AttemptHistogram:
     """The attempts of one provider, model, outcome and code."""
 
-    __slots__ = ("attempts", "bucket_counts", "code", "model", "outcome", "provider", "seconds")
+    __slots__ = ("attempts", "bucket_counts", "seconds")
 
-    def __init__(self, provider: str, model: str, outcome: str, code: str) -> None:
-        self.provider = provider
-        self.model = model
-        self.outcome = outcome
-        self.code = code
+    def __init__(self) -> None:
         self.attempts = 0
         self.seconds = 0.0
         self.bucket_counts = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
@@ -96,10 +92,6 @@ class RequestMetrics(RequestObserver):
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str, int], RequestCounts] = {}
         """By provider, model, status and HTTP status."""
-        self._last_counts: RequestCounts | None = None
-        """The counts of the last request. The next one nearly always has the same labels."""
-        self._last_attempts: AttemptHistogram | None = None
-        """The same for attempts."""
         self._attempts: dict[tuple[str, str, str, str], AttemptHistogram] = {}
         """By provider, model, outcome label and code."""
         self._retries: dict[tuple[str, str], int] = {}
@@ -110,15 +102,8 @@ class RequestMetrics(RequestObserver):
         """Requests that each limit rejected."""
 
     def on_attempt(self, attempt: AttemptRecord) -> None:
-        outcome, code, histogram = ATTEMPT_OUTCOME_LABELS[attempt.outcome], attempt.code or "", self._last_attempts
-        if (
-            histogram is None
-            or histogram.model != attempt.model
-            or histogram.provider != attempt.provider
-            or histogram.outcome != outcome
-            or histogram.code != code
-        ):
-            histogram = self._last_attempts = self._find_attempts((attempt.provider, attempt.model, outcome, code))
+        labels = (attempt.provider, attempt.model, ATTEMPT_OUTCOME_LABELS[attempt.outcome], attempt.code or "")
+        histogram = self._attempts.get(labels) or self._add_attempts(labels)
         histogram.attempts += 1
         if attempt.is_timed:
             seconds = attempt.duration_ms / 1000
@@ -129,15 +114,8 @@ class RequestMetrics(RequestObserver):
             self._retries[model] = self._retries.get(model, 0) + 1
 
     def on_end(self, record: RequestRecord) -> None:
-        provider, model, counts = record.provider or "", record.model or "", self._last_counts
-        if (
-            counts is None
-            or counts.http_status != record.http_status
-            or counts.status != record.status
-            or counts.model != model
-            or counts.provider != provider
-        ):
-            counts = self._last_counts = self._find_counts((provider, model, record.status, record.http_status))
+        labels = (record.provider or "", record.model or "", record.status, record.http_status)
+        counts = self._counts.get(labels) or self._add_counts(labels)
         counts.requests += 1
         if record.is_timed:
             counts.seconds += record.duration_seconds
@@ -164,18 +142,12 @@ class RequestMetrics(RequestObserver):
         if limit_name:
             self.limit_refusals[limit_name] = self.limit_refusals.get(limit_name, 0) + 1
 
-    def _find_attempts(self, labels: tuple[str, str, str, str]) -> AttemptHistogram:
-        histogram = self._attempts.get(labels)
-        if histogram is not None:
-            return histogram
+    def _add_attempts(self, labels: tuple[str, str, str, str]) -> AttemptHistogram:
         if len(self._attempts) >= MAX_ATTEMPT_LABEL_SETS:
             labels = ("other", "other", labels[2], labels[3])
-        return self._attempts.setdefault(labels, AttemptHistogram(*labels))
+        return self._attempts.setdefault(labels, AttemptHistogram())
 
-    def _find_counts(self, labels: tuple[str, str, str, int]) -> RequestCounts:
-        counts = self._counts.get(labels)
-        if counts is not None:
-            return counts
+    def _add_counts(self, labels: tuple[str, str, str, int]) -> RequestCounts:
         if len(self._counts) >= MAX_METRIC_SERIES:
             labels = ("other", "other", labels[2], labels[3])
         return self._counts.setdefault(labels, RequestCounts(*labels))

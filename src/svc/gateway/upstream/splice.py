@@ -30,6 +30,7 @@ The entry is empty if no chunk has that framed size.
 """
 _FRAMED_BYTES_BY_SIZE_LINE: Final = {line: size for size, line in enumerate(FRAMED_CHUNK_SIZE_LINES) if line}
 _MAX_SIZE_LINE_BYTES: Final = max(map(len, _FRAMED_BYTES_BY_SIZE_LINE))
+_CARRIAGE_RETURN: Final = 13
 _LINE_FEED: Final = 10
 _TOKENS_BY_TEXT_BYTES: Final = tuple(
     max(1, int(length / ASCII_CHARS_PER_TOKEN)) if length else 0 for length in range(len(FRAMED_CHUNK_SIZE_LINES))
@@ -111,12 +112,19 @@ class Splice:
 
         A read is nearly always one chunk. It has several if the loop is late, and parsing them would delay it further.
         """
-        size, offset, tokens = _sole_chunk_bytes(data), 0, 0
+        offset = tokens = 0
+        size = len(data)
+        if (
+            size >= len(FRAMED_CHUNK_SIZE_LINES)
+            or not FRAMED_CHUNK_SIZE_LINES[size]
+            or not data.startswith(FRAMED_CHUNK_SIZE_LINES[size])
+        ):
+            size = _framed_bytes_at(data, 0)
         while size > 0:
             chunk_start = offset + len(FRAMED_CHUNK_SIZE_LINES[size])
             text_end = self._template.find_text_end(data, chunk_start)
             end = self._template.find_chunk_end(data, text_end) if text_end >= 0 else -1
-            if end != offset + size - len(_CRLF) or data[end : end + len(_CRLF)] != _CRLF:
+            if end != offset + size - len(_CRLF) or data[end] != _CARRIAGE_RETURN or data[end + 1] != _LINE_FEED:
                 break
             tokens += _TOKENS_BY_TEXT_BYTES[text_end - chunk_start - len(self._template.prefix)]
             offset += size
@@ -152,16 +160,6 @@ class Splice:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._source.connection_lost(exc)
-
-
-def _sole_chunk_bytes(data: bytes) -> int:
-    """Return the framed size of the first chunk as `_framed_bytes_at` does. Costs less if `data` is one chunk."""
-    size = len(data)
-    if size < len(FRAMED_CHUNK_SIZE_LINES):
-        size_line = FRAMED_CHUNK_SIZE_LINES[size]
-        if size_line and data.startswith(size_line):
-            return size
-    return _framed_bytes_at(data, 0)
 
 
 def _framed_bytes_at(data: bytes, offset: int) -> int:
