@@ -1,6 +1,7 @@
 """`GET /openapi.json`: the gateway's API in OpenAPI 3.1.
 
-The paths are in `openapi.yaml`. The schemas are generated from the structs that the gateway encodes and decodes.
+The paths and the schemas of the provider formats are in `openapi.yaml`. The schemas of the gateway's own structs are
+generated.
 """
 
 from __future__ import annotations

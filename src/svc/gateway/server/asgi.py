@@ -1,4 +1,4 @@
-"""Runs the ASGI application for requests to all but the fast routes, through uvicorn's protocol."""
+"""Runs the ASGI application for requests to all but the model endpoints, through uvicorn's protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Authenticates requests to fast routes by API key, from memory or after a database query. No sockets."""
+"""Authenticates requests to model endpoints by API key, from memory or after a database query. No sockets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Client connections. Parses HTTP/1.1 (RFC 9112) with llhttp (httptools), and enforces limits.
 
     idle ── first byte ──> head ── all headers ──> body ── complete ──> answering ── response sent ──> idle
-      An Exchange handles fast routes (POST to a model endpoint). The ASGI application handles all other requests,
+      An Exchange handles POST requests to model endpoints. The ASGI application handles all other requests,
       through uvicorn's protocol (`asgi`), which gets complete requests. uvicorn takes over WebSocket connections.
 
 The limits apply to all routes: size and number of headers, body size, time for head and body, pipelined requests.

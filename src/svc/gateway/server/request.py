@@ -77,9 +77,9 @@ class Request:
         self.expects_continue = False
         self.is_websocket_upgrade = False
         self.endpoint: Endpoint | None = None
-        """The endpoint of a fast route."""
+        """The model endpoint, or None for a request to the ASGI application."""
         self.forwarded_head: ForwardedHead | None = None
-        """The part of the head that a fast route forwards to the upstream."""
+        """The part of the head that a model endpoint forwards to the upstream."""
         self.api_key: ApiKey | None = None
         self.rejection: SvcError | None = None
         self.is_key_loading = False
@@ -219,7 +219,7 @@ class RequestHeadCache(HeadCache):
         return request
 
     def learn(self, data: bytes, request: Request, key_digest: bytes) -> None:
-        """Cache the head of an authenticated request to a fast route. `data` is the whole request."""
+        """Cache the head of an authenticated request to a model endpoint. `data` is the whole request."""
         self.request = None
         is_cacheable = (
             request.keep_alive
@@ -229,7 +229,7 @@ class RequestHeadCache(HeadCache):
             and request.api_key is not None
         )
         if self.replace_head(data, request.content_length, is_cacheable=is_cacheable):
-            request.headers.clear()  # requests to fast routes do not need them any more
+            request.headers.clear()  # requests to model endpoints do not need them any more
             self.request, self._key_digest = request, key_digest
 
     def forget(self) -> None:
