@@ -1,6 +1,6 @@
 """Load the settings into one frozen object. Precedence: command line > environment > svc.toml > default.
 
-The keys of the file are described in docs/reference/configuration.md. Times are in seconds, sizes in MiB.
+The keys of the file are described in docs/reference/configuration.md. Each docstring names the unit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from svc.errors import UsageError
 from svc.wire.chat import UpstreamOverrides
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
+TokensPerSecond = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -100,7 +101,7 @@ class RoutingSettings(_SettingsTable, frozen=True):
 
     `0` means five times the usual time of the backend, and at least 2 seconds.
     """
-    min_pace: Seconds = 0
+    min_pace: TokensPerSecond = 0
     """Tokens per second, over 5 seconds, below which the gateway aborts a stream. `0` means no minimum."""
     resume: bool = False
     """Continue an interrupted text stream at the next backend.
@@ -126,8 +127,8 @@ class ModelSettings(_SettingsTable, frozen=True):
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """The maximum number of tokens of a response.
 
-    Without it, the gateway sets no limit, and a request reserves 1,024 tokens. Providers with the dialect
-    `anthropic` then get `max_tokens: 4096`.
+    Without it, providers with the dialect `anthropic` get `max_tokens: 4096`, and others get no limit. A request that
+    sets none reserves 1,024 tokens for each of its `n` responses, but at most a tenth of the key's limit.
     """
     use_case: str | None = None
     """Free text for the list of models."""
