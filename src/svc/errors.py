@@ -36,7 +36,10 @@ from typing import ClassVar, Self
 
 
 class UpstreamError:
-    """The upstream's own error, which a client of the same dialect gets unchanged."""
+    """The status, type and headers of a provider's error that an Anthropic client gets from an Anthropic provider.
+
+    The gateway writes the body of the response itself.
+    """
 
     __slots__ = ("headers", "status", "type")
 
@@ -47,7 +50,11 @@ class UpstreamError:
 
 
 class SvcError(Exception):
-    """The base of all errors. `param` names the invalid field, or is None."""
+    """The base of all errors. `param` names the invalid field, or is None.
+
+    `status` and `headers` are the gateway's own. The response has `http_status` and `http_headers`, which include those
+    of `upstream`.
+    """
 
     code: ClassVar[str] = "internal_error"
     status: ClassVar[int] = 500
@@ -65,17 +72,17 @@ class SvcError(Exception):
 
     @property
     def http_status(self) -> int:
-        """Return the HTTP status of the response."""
+        """Return the HTTP status of the response: the upstream's if its error is forwarded, else `status`."""
         return self.status if self.upstream is None else self.upstream.status
 
     @property
     def http_headers(self) -> Mapping[str, str]:
-        """Return the headers of the response, including the upstream's."""
+        """Return the headers of the response: `headers`, and those of the upstream's error if it is forwarded."""
         return self.headers if self.upstream is None else {**self.headers, **self.upstream.headers}
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Return the response headers of this error."""
+        """Return the gateway's own response headers for this error."""
         return {}
 
     def strip_traceback(self) -> Self:
@@ -190,7 +197,7 @@ class MethodNotAllowed(SvcError):
 
 
 class RateLimited(SvcError):
-    """A limit of the key, or the rate limit of the provider after all retries, is reached.
+    """A limit of the key or of the provider is reached, or the key cannot be checked while the database is down.
 
     To fix: Wait for the seconds of `retry-after`, or raise the limit of the key.
 

@@ -3,7 +3,7 @@
     client ── Endpoint ── Codec, one for each dialect of an upstream ── upstream
 
 `svc.gateway.endpoints` has one module per endpoint, with the variable `endpoint`. Server, proxy and routing
-depend only on these two classes.
+name no dialect and no path.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Codec(ABC):
         return decode_error_message(raw)
 
     def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
-        """Return the upstream's error if the client gets it unchanged. None for the gateway's own error."""
+        """Return the status, type and headers to forward to the client. None for the gateway's own error."""
         return None
 
     # resuming an interrupted stream at another upstream

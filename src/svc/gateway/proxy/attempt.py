@@ -56,7 +56,7 @@ class AttemptOwner(ABC):
 
     @abstractmethod
     def on_attempt_resend(self, attempt: Attempt) -> None:
-        """Handle that the request is sent again, see `ResponseReceiver.on_resend`."""
+        """Called when the request is sent again, see `ResponseReceiver.on_resend`."""
 
     @abstractmethod
     def on_attempt_failed(self, attempt: Attempt, failure: AttemptFailure) -> None:

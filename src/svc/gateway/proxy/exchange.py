@@ -170,7 +170,7 @@ class Exchange(RetryOwner):
         retry_loop = self._retry_loop
         if isinstance(reservation, SvcError):
             self._send_error(reservation)
-        elif self.is_done or retry_loop is None:  # the client disconnected during the database query
+        elif self.is_done or retry_loop is None:  # the client disconnected while the limits were checked
             reservation.commit(0, 0.0)
         else:
             self._reservation = reservation
@@ -192,7 +192,7 @@ class Exchange(RetryOwner):
         def on_admission(reservation: Reservation | SvcError) -> None:
             if isinstance(reservation, SvcError):
                 self._send_error(reservation)
-            elif self.is_done:  # the client disconnected during the Redis query
+            elif self.is_done:  # the client disconnected while the limits were checked
                 reservation.commit(0, 0.0)
             else:
                 self._reservation = reservation

@@ -223,7 +223,7 @@ class RetryLoop(AttemptOwner):
         self._owner.run_guarded(lambda: self._attempt_current_backend(self._context.clock.now()))
 
     def _accept_winner(self, winner: Attempt, now: float) -> None:
-        """Record the first byte of a successful attempt."""
+        """Record the first chunk of a stream, or another complete response, as the success of the attempt."""
         self._has_winner = True
         context = self._context
         context.load_balancer.record_success(

@@ -82,7 +82,7 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
 
 
 def classify_error_response(codec: Codec, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> AttemptFailure:
-    """Return the failure for a complete error response, which the client may get unchanged."""
+    """Return the failure for a complete error response. Its status, type and headers may be forwarded."""
     message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
     failure.error.upstream = codec.decode_upstream_error(status, headers, raw)

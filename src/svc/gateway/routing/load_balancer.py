@@ -1,8 +1,9 @@
 """Selects the next backend of a request by the health of all backends. No I/O. Times are loop times in seconds.
 
 A backend is skipped while its circuit breaker is open, and during a cooldown after a 429 with a long `retry-after`. It
-is also skipped if its context window is too small for the prompt. If that skips all backends, the first one that is
-not down is used, because the provider can enforce its own limits.
+is also skipped if its context window is too small for the prompt. If that skips all backends, the first attempt uses
+the first backend that is not down, because the provider can enforce its own limits. A later attempt gives up. A backend
+is down if its breaker is not closed and nearly all of its requests failed without a response or with a server error.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class LoadBalancer:
         return health.breaker.state != "half-open" and health.retry_budget.acquire_retry(now)
 
     def record_success(self, backend: Backend, seconds: float, now: float, *, stream: bool) -> None:
-        """Record a successful attempt with `seconds` to the first byte."""
+        """Record a successful attempt. `seconds`: to the first byte of a stream, or to the last of another response."""
         if self._routing.breaker:
             health = self.health_of(backend)
             previous_state = health.breaker.state

@@ -20,7 +20,7 @@ class ResponseReceiver(ABC):
 
     @abstractmethod
     def on_resend(self) -> None:
-        """Handle that the request is sent again, because the provider had closed the reused connection."""
+        """Called when the request is sent again, because the provider had closed the reused connection."""
 
     @abstractmethod
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
