@@ -402,7 +402,7 @@ async def test_rate_limiter_check_request_rate_exhausted_key_raises_rate_limited
     with pytest.raises(RateLimited) as caught:
         harness.limiter.check_request_rate(key)
     assert caught.value.limit == "rpm"
-    assert "1 requests per minute (rpm)" in caught.value.message
+    assert ": 1 request per minute (rpm)" in caught.value.message
     harness.limiter.check_request_rate(ApiKey("l", "shop"))
 
 

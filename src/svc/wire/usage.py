@@ -8,6 +8,11 @@ MAX_USAGE_TOKENS: Final = 10**9
 """Upper bound of a plausible count. It keeps sums within the integer range of databases."""
 
 
+def format_usd(amount: float) -> str:
+    """Format an amount with as many of 9 decimals as it needs, and without an exponent: `50`, `0.0000001`."""
+    return f"{amount:.9f}".rstrip("0").rstrip(".")
+
+
 class TokenUsage:
     """Token counts. `prompt_tokens` includes cached tokens, `completion_tokens` reasoning tokens. Immutable."""
 

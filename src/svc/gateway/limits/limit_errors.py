@@ -11,6 +11,7 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest, RateLimited
 from svc.stores.counters.base import KeyLimits, LimitExceeded
 from svc.stores.database.base import budget_period_end
+from svc.wire.usage import format_usd
 
 NANO_USD_PER_USD: Final = 1e9
 """Nano-USD per USD."""
@@ -19,14 +20,15 @@ MAX_BUDGET_RETRY_AFTER_SECONDS: Final = 120.0
 _FORMATTED_DURATIONS: Final = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))
 """Formatted durations in steps of 0.1 s. Precomputed, because each request needs two."""
 LIMIT_REACHED_MESSAGES: Final = {
-    "rpm": "The rate limit of this API key is reached: {} requests per minute (rpm).",
-    "tpm": "The rate limit of this API key is reached: {} tokens per minute (tpm).",
-    "concurrency": "The limit of this API key is reached: {} concurrent requests (concurrency).",
-    "budget": "The budget of this API key, ${:g}, is used up or too small for this request (budget). "
+    "rpm": "The rate limit of this API key is reached: {} per minute (rpm).",
+    "tpm": "The rate limit of this API key is reached: {} per minute (tpm).",
+    "concurrency": "The limit of this API key is reached: {} (concurrency).",
+    "budget": "The budget of this API key, ${}, is used up or too small for this request (budget). "
     "A smaller max_tokens may fit.",
 }
+LIMIT_UNITS: Final = {"rpm": "request", "tpm": "token", "concurrency": "concurrent request"}
 BUDGET_RESERVED_MESSAGE: Final = (
-    "Too much of the budget of this API key, ${:g}, is reserved by running requests (budget)."
+    "Too much of the budget of this API key, ${}, is reserved by running requests (budget)."
 )
 
 
@@ -93,15 +95,25 @@ def build_limit_error(limits: KeyLimits, denied: LimitExceeded) -> LimitReached:
     if denied.limit == "budget":
         return _build_budget_error(limits, denied, header_lines)
     limit = {"rpm": limits.requests, "tpm": limits.tokens, "concurrency": limits.concurrency}[denied.limit]
-    message = LIMIT_REACHED_MESSAGES[denied.limit].format(limit)
+    message = describe_reached_limit(denied.limit, limit)
     return LimitReached(message, retry_after=denied.retry_after, header_lines=header_lines, limit=denied.limit)
+
+
+def describe_reached_limit(name: str, limit: int) -> str:
+    """Return the message for a reached `rpm`, `tpm` or `concurrency`."""
+    return LIMIT_REACHED_MESSAGES[name].format(_format_count(limit, LIMIT_UNITS[name]))
+
+
+def _format_count(count: int, unit: str) -> str:
+    """Format a count with its unit: `1 request`, `2 requests`."""
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def _build_budget_error(limits: KeyLimits, denied: LimitExceeded, header_lines: str) -> LimitReached:
     if denied.retry_after < math.inf:
-        message = BUDGET_RESERVED_MESSAGE.format(limits.budget_nano_usd / NANO_USD_PER_USD)
+        message = BUDGET_RESERVED_MESSAGE.format(format_usd(limits.budget_nano_usd / NANO_USD_PER_USD))
         return LimitReached(message, retry_after=denied.retry_after, header_lines=header_lines, limit="budget")
-    message = LIMIT_REACHED_MESSAGES["budget"].format(limits.budget_nano_usd / NANO_USD_PER_USD)
+    message = LIMIT_REACHED_MESSAGES["budget"].format(format_usd(limits.budget_nano_usd / NANO_USD_PER_USD))
     message += f" It refills at the start of the next {limits.period} (UTC)." if limits.period != "total" else ""
     retry_after = budget_period_end(limits.period, limits.period_start) - time.time()
     error_type = QuotaExhausted if retry_after > MAX_BUDGET_RETRY_AFTER_SECONDS else LimitReached
@@ -123,8 +135,8 @@ def check_fits_limits(limits: KeyLimits, routing_info: RoutingInfo, tokens: int,
     advice, param = ("set a smaller max_tokens", "max_tokens") if routing_info.has_completion else ("send less", None)
     if limits.tokens and tokens > limits.tokens:
         raise InvalidRequest(
-            f"This request may use {tokens} tokens, "
-            f"more than the {limits.tokens} tokens per minute of this key: {advice}.",
+            f"This request may use {_format_count(tokens, 'token')}, "
+            f"more than the {_format_count(limits.tokens, 'token')} per minute of this key: {advice}.",
             param=param,
         )
     if limits.budget_nano_usd and cost_nano_usd > limits.budget_nano_usd:

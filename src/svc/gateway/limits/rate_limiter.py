@@ -21,11 +21,11 @@ from svc.dialects.token_estimate import estimate_prompt_tokens
 from svc.errors import RateLimited, SvcError
 from svc.gateway.accounting.cost import PriceTable, compute_token_cost
 from svc.gateway.limits.limit_errors import (
-    LIMIT_REACHED_MESSAGES,
     NANO_USD_PER_USD,
     build_limit_error,
     check_fits_limits,
     check_output_bounded,
+    describe_reached_limit,
     format_rate_limit_headers,
 )
 from svc.gateway.routing.backends import Backend
@@ -253,7 +253,7 @@ class RateLimiter:
         """
         limits = self._limits_of(key)
         if limits.requests and self._counters.get_usage(limits).requests >= limits.requests:
-            raise RateLimited(LIMIT_REACHED_MESSAGES["rpm"].format(limits.requests), limit="rpm")
+            raise RateLimited(describe_reached_limit("rpm", limits.requests), limit="rpm")
 
     def admit_unmetered(self, key: ApiKey, callback: AdmissionCallback) -> None:
         """Like `admit`, for a request without tokens and cost: only `rpm` and `concurrency` apply."""
