@@ -9,12 +9,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
 from svc.errors import UsageError
 from svc.wire.chat import UpstreamOverrides
+from svc.wire.type_names import with_json_types
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
 TokensPerSecond = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
@@ -314,11 +315,11 @@ def load(
     port_option = (overrides or {}).get("gateway", {}).get("port")
     if port_option is None and (port := environ.get("PORT")):
         tables = _merge_table(tables, "gateway", {"port": _parse_integer("PORT", port)})
-        file_settings = _parse_tables(tables, "PORT")
+        file_settings = _parse_override(tables, "PORT")
     if overrides:
         for table, values in overrides.items():
             tables = _merge_table(tables, table, {key: value for key, value in values.items() if value is not None})
-        file_settings = _parse_tables(tables, "the command line")
+        file_settings = _parse_override(tables, None)
     keys = tuple(key.strip() for key in environ.get("SVC_API_KEYS", "").split(",") if key.strip())
     fields = {name: getattr(file_settings, name) for name in FileSettings.__struct_fields__}
     return Settings(
@@ -366,7 +367,22 @@ def _describe_validation_error(message: str) -> str:
     text, _, path = message.partition(" - at `$")
     table_path = path.rstrip("`").removeprefix(".")
     text = text.replace("Object contains unknown field", "unknown key").replace("Object missing", "there is no")
+    text = with_json_types(text).replace(">=", "at least").replace("<=", "at most")
     return f"{text} in [{table_path}]" if table_path else text
+
+
+def _parse_override(tables: dict[str, Any], variable: str | None) -> FileSettings:
+    """Parse the tables after a value of `[gateway]` came from a variable, else from an option. Raises UsageError."""
+    try:
+        return msgspec.convert(tables, FileSettings)
+    except msgspec.ValidationError as error:
+        key = str(error).rpartition(" - at `$.gateway.")[2].rstrip("`")
+        name = variable or f"--{key.replace('_', '-')}"
+        annotation = get_type_hints(GatewaySettings, include_extras=True).get(key)
+        for limits in getattr(annotation, "__metadata__", ()):
+            if limits.ge is not None and limits.le is not None:
+                raise UsageError(f"{name} must be {limits.ge} to {limits.le}.") from error
+        raise UsageError(f"{name}: {_describe_validation_error(str(error))}.") from error
 
 
 def _parse_switch(name: str, environ: Mapping[str, str]) -> bool:

@@ -19,6 +19,7 @@ from svc.dialects.json_skeleton import (
     strip_long_strings,
 )
 from svc.errors import InvalidRequest, ProviderFailed
+from svc.wire.type_names import with_json_types
 
 T = TypeVar("T")
 
@@ -142,7 +143,8 @@ def _to_invalid_value(text: str, parent_path: str) -> InvalidRequest:
 
 
 def _simplify_reason(reason: str) -> str:
-    reason = reason.replace("`", "").replace(" | null", "").replace(">=", "at least").replace("<=", "at most")
+    reason = with_json_types(reason.replace(" | null", "")).replace("`", "")
+    reason = reason.replace(">=", "at least").replace("<=", "at most")
     return reason[:1].lower() + reason[1:200]
 
 

@@ -31,6 +31,7 @@ from typing import Annotated, Any
 import msgspec
 
 from svc.errors import UsageError
+from svc.wire.type_names import with_json_types
 
 _LABEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\Z"
 Label = Annotated[str, msgspec.Meta(pattern=_LABEL_PATTERN)]
@@ -144,7 +145,7 @@ def parse_recipe(data: bytes, name: str) -> Recipe:
     try:
         recipe = msgspec.convert(tomllib.loads(data.decode("utf-8")), Recipe)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise UsageError(f"The recipe {name} is not valid: {error}.") from error
+        raise UsageError(f"The recipe {name} is not valid: {with_json_types(str(error))}.") from error
     files = recipe.files
     if len(set(files)) != len(files) or "model_metadata.json" in files:
         raise UsageError(f"The recipe {name} is not valid: a file is repeated.")

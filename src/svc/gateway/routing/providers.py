@@ -86,7 +86,11 @@ def build_providers(settings: Settings) -> list[Provider]:
     for entry in configured.values():
         key = resolve_key(entry, settings.environ)
         keyless = not _configures_key(entry) and not _has_keyed_account(entry)
-        providers += _build_accounts(entry, entry.base_url, [key] if key or keyless else [], settings.environ)
+        try:
+            providers += _build_accounts(entry, entry.base_url, [key] if key or keyless else [], settings.environ)
+        except UsageError as error:
+            location = f"{settings.source_location('[[providers]]', entry.name)}: " if settings.path else ""
+            raise UsageError(f"{location}{error.message}") from error
     return providers
 
 

@@ -30,6 +30,7 @@ from svc.pipeline.definition import Stage
 from svc.pipeline.stages._language_model import stream_chat
 from svc.pipeline.stages.base import StageChunk, StageKinds, StageRunInfo
 from svc.subprocess_env import build_subprocess_env
+from svc.wire.type_names import with_json_types
 
 DEFAULT_CONTEXT_TOKENS = 8192
 
@@ -55,7 +56,9 @@ def make(stage: Stage, bundle: Bundle) -> GenerationRunner:
     try:
         sampling = msgspec.convert(template.get("sampling", {}), Sampling)
     except msgspec.ValidationError as error:
-        raise PipelineFailed(f"The bundle {bundle.reference} has an invalid `sampling`: {error}.") from error
+        raise PipelineFailed(
+            f"The bundle {bundle.reference} has an invalid `sampling`: {with_json_types(str(error))}."
+        ) from error
     if not is_installed():
         raise PipelineFailed(
             f"Text generation on this machine needs an extra. Install it with: {install_command('local')}"

@@ -16,6 +16,7 @@ import msgspec
 from svc.bundles.metadata import BundleMetadata
 from svc.errors import PipelineFailed
 from svc.pipeline.definition import DataKind
+from svc.wire.type_names import with_json_types
 
 MAX_IMAGE_SIDE_PIXELS = 8192
 """The maximum width and height of an image, in pixels."""
@@ -213,7 +214,7 @@ def _decode_steps(metadata: BundleMetadata, field: str, steps_type: Any) -> Any:
     try:
         return msgspec.convert(raw, steps_type, strict=True)
     except msgspec.ValidationError as error:
-        raise _unusable_bundle(metadata, f"`{field}` is not valid: {error}") from None
+        raise _unusable_bundle(metadata, f"`{field}` is not valid: {with_json_types(str(error))}") from None
 
 
 def _unusable_bundle(metadata: BundleMetadata, problem: str) -> PipelineFailed:

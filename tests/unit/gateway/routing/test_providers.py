@@ -260,3 +260,10 @@ def test_model_not_found_message_escapes_and_truncates_name(tmp_path: Path) -> N
         router([]).route("x\r\n\x1b[31m" + "y" * 10_000)
     assert len(caught.value.message) < 200
     assert caught.value.message.isprintable()
+
+
+def test_providers_missing_base_url_error_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "svc.toml").write_text("[[providers]]\nname = 'p'\n")
+    with pytest.raises(UsageError) as caught:
+        build_providers(settings.load({}, config=str(tmp_path / "svc.toml")))
+    assert caught.value.message == f"{tmp_path}/svc.toml, line 2: Provider p needs a base_url."
