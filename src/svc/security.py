@@ -23,6 +23,9 @@ MAX_SECRET_CHARACTERS: Final = 512
 """Maximum characters of a key. A longer one is rejected without being hashed."""
 _clock: Final = time.time  # avoids an attribute lookup on the hot path
 ISSUED_KEY_PREFIX: Final = "svc_sk_"
+NEW_KEY_HINT: Final = "The gateway's operator creates keys with: svc keys create"
+INVALID_KEY_MESSAGE: Final = f"The API key is not valid. {NEW_KEY_HINT}"
+NO_KEY_MESSAGE: Final = "The request has no API key: send the header 'Authorization: Bearer <API_KEY>'."
 
 
 class IssuedKeySource(Protocol):
@@ -66,13 +69,13 @@ class Keyring:
         """Return the key of a secret if it is cached. Raises AuthenticationFailed."""
         key = self.lookup_cached(secret)
         if key is None:
-            raise AuthenticationFailed("The API key is not valid.")
+            raise AuthenticationFailed(INVALID_KEY_MESSAGE)
         return key
 
     def lookup_cached(self, secret: str | None) -> ApiKey | None:
         """Return the key of a secret. None means that it is not cached: call `load`. Raises AuthenticationFailed."""
         if secret is None:
-            raise AuthenticationFailed("The request has no API key: send the header 'Authorization: Bearer <API_KEY>'.")
+            raise AuthenticationFailed(NO_KEY_MESSAGE)
         key: ApiKey | bool | None = None
         if len(secret) <= MAX_SECRET_CHARACTERS:
             digest = hash_secret(secret)
@@ -82,9 +85,9 @@ class Keyring:
         if key is True:
             return None
         if not key:
-            raise AuthenticationFailed("The API key is not valid.")
+            raise AuthenticationFailed(INVALID_KEY_MESSAGE)
         if key.expires <= time.time():
-            raise AuthenticationFailed("The API key has expired.")
+            raise AuthenticationFailed(f"The API key has expired. {NEW_KEY_HINT}")
         return key
 
     def is_current(self, digest: bytes, key: ApiKey) -> bool:

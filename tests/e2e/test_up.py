@@ -146,7 +146,9 @@ def test_chat_key_is_sent_only_to_its_gateway(up: tuple[Up, str]) -> None:
     assert result.returncode == 1
     (gateway,) = re.findall(r"^gateway +(\S+)$", up[1], re.M)
     alias = gateway.replace("127.0.0.1", "localhost")
-    assert "The request has no API key" in up[0].chat("--url", alias, "hi").stderr
+    error = f"svc: The gateway at {alias} needs an API key. Set one with --key or SVC_API_KEY.\n"
+    assert up[0].chat("--url", alias, "hi").stderr == error
+    assert "The API key is not valid. Set a valid one with --key" in up[0].chat("--key", "wrong", "hi").stderr
 
 
 def read_until(terminal: int, wanted: str, timeout: float = 60) -> str:

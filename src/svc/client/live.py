@@ -57,7 +57,9 @@ async def connect_live(session: HttpSession) -> LiveSession:
     try:
         connection = await session.transport.connect(session.origin, session.timeouts.connect)
     except OSError as error:
-        raise GatewayFailed(f"The gateway at {session.base_url} cannot be reached: {error}.") from error
+        raise GatewayFailed(
+            f"The gateway at {session.base_url} cannot be reached: {error.strerror or error}."
+        ) from error
     live = LiveSession(connection, uri, session.headers, session.timeouts.idle)
     try:
         await live.handshake()

@@ -101,7 +101,10 @@ def _open_response(
         connection.connect()
     except (OSError, ValueError) as error:
         connection.close()
-        raise CommandFailed(f"No gateway responds at {gateway.url} ({error}). Start one with: svc up") from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CommandFailed(
+            f"The gateway at {gateway.url} cannot be reached: {reason}. Start one with: svc up"
+        ) from error
     try:
         assert connection.sock is not None  # set by connect()
         connection.sock.settimeout(CHAT_CHUNK_TIMEOUT_SECONDS)
@@ -147,8 +150,10 @@ def _error_message(gateway: GatewayAddress, status: int, body: bytes) -> str:
         return (
             f"{gateway.url} returned status {status}. Check that this is the address of a gateway, which ends in /v1."
         )
-    if status == 401:
-        return f"{message} Set one with --key or SVC_API_KEY."
+    if status == 401 and gateway.key is None:
+        return f"The gateway at {gateway.url} needs an API key. Set one with --key or SVC_API_KEY."
+    if status == 401:  # the rest of the message is for clients that send the header themselves
+        return f"{message.partition('. ')[0].rstrip('.')}. Set a valid one with --key or SVC_API_KEY."
     return message
 
 

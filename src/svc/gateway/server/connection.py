@@ -28,6 +28,7 @@ from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.rejections import report_rejection
 from svc.gateway.server.request import Request
 from svc.gateway.server.request_parser import RequestParser
+from svc.security import NO_KEY_MESSAGE
 from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
 
 LINGER_TIMEOUT_SECONDS: Final = 5.0
@@ -209,7 +210,7 @@ class ClientConnection(RequestParser):
             return
         request_id = self._context.request_ids.generate()
         if request.api_key is None:
-            error = request.rejection or AuthenticationFailed("The request has no API key.")
+            error = request.rejection or AuthenticationFailed(NO_KEY_MESSAGE)
             report_rejection(self._context, request_id, request, error, error.status, self.client_field)
             headers = response.request_id_headers(request_id, request, endpoint)
             headers += response.format_headers(error.headers)
