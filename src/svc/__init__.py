@@ -1,5 +1,6 @@
-"""svc: an AI gateway in one program, with an SDK: `svc.init()`, `svc.Client()`.
+"""svc is an AI gateway, a live speech server and a model registry in one program.
 
+It also contains an SDK: `svc.init()`, `svc.Client()`.
 `import svc` loads no other module. Each name of the SDK is imported at its first use.
 """
 

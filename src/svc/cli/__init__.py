@@ -10,14 +10,16 @@ Each command is a module of this package. Its docstring is its help text, and th
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import svc
 from svc import plugins
@@ -29,11 +31,33 @@ RELOADABLE_COMMANDS = ("gateway", "up")
 """Commands that reload on SIGHUP. SIGHUP must not end them, even before their modules are loaded."""
 
 
+ACTION_ALIASES: Final = {"list": "ls", "remove": "rm", "delete": "rm"}
+"""Names that users try -> the action."""
+_UNKNOWN_ACTION: Final = re.compile(r"argument ACTION: invalid choice: '([^']*)'.*\(choose from (.*)\)")
+_INVALID_NUMBER: Final = re.compile(r"invalid (?:int|float) value:")
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argument parser that raises UsageError with a one-line message and a hint."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message.rstrip('.')}. See: {self.prog} --help")
+        raise UsageError(f"{_describe_usage_error(message).rstrip('.')}. See: {self.prog} --help")
+
+
+def _describe_usage_error(message: str) -> str:
+    """Rewrite a message of argparse without the names of its parameters and of Python's types."""
+    if unknown := _UNKNOWN_ACTION.match(message):
+        action, actions = unknown[1], re.findall(r"[\w-]+", unknown[2])
+        return _describe_unknown("action", action, actions)
+    return _INVALID_NUMBER.sub("expected a number, not", message)
+
+
+def _describe_unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return the error for an unknown command or action, with the most similar name."""
+    alias = ACTION_ALIASES.get(name)
+    matches = [alias] if alias in known else difflib.get_close_matches(name, known, 1)
+    hint = f" Did you mean '{matches[0]}'?" if matches else ""
+    return f"There is no {kind} {name[:64]!r}.{hint} Available: {', '.join(known)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,8 +110,8 @@ def _run_command(argv: list[str]) -> int:
 def _load_command(verb: str) -> ModuleType:
     try:
         module: ModuleType = plugins.load("cli", verb)
-    except UsageError as error:
-        raise UsageError(f"There is no such command: {error.message} See: svc --help") from None
+    except UsageError:
+        raise UsageError(f"{_describe_unknown('command', verb, plugins.names('cli'))}. See: svc --help") from None
     return module
 
 

@@ -35,8 +35,10 @@ def hold_up_lock(home: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             url = find_gateway(home)
-            state = f"runs at {url} already" if url else "is starting already"
-            raise UsageError(f"svc up {state} with {home}: stop it, or set SVC_HOME to another folder.") from None
+            state = f"running at {url}" if url else "starting"
+            raise UsageError(
+                f"`svc up` is already {state} with {home}. Stop it, or set SVC_HOME to another folder."
+            ) from None
         yield
     finally:
         os.close(file)

@@ -157,7 +157,7 @@ def _key_variables_of(name: str, config: Settings) -> str:
 
 def _check_provider(check_name: str, provider: Provider, tls: ssl.SSLContext, key_names: str) -> CheckResult:
     """Check one provider. Any HTTP response proves that it is reachable: some providers have no model list."""
-    models = f"{len(provider.models)} models"
+    models = "1 model" if len(provider.models) == 1 else f"{len(provider.models)} models"
     try:
         status = _probe.probe_provider(provider, tls)
     except ProbeFailed as error:

@@ -32,6 +32,7 @@ from svc.errors import UsageError
 from svc.keys import lifecycle
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.wire.key import SCOPES
+from svc.wire.usage import format_usd
 
 MAX_CELL_CHARACTERS = 60
 """Maximum width of a table cell."""
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"maximum number of keys (default: {DEFAULT_KEY_ROWS}, with --json all)",
     )
     limit_group.add_argument("--all", action="store_true", help="list every key")
-    show = verbs.add_parser("show", help="one key", allow_abbrev=False)
+    show = verbs.add_parser("show", help="show one key", allow_abbrev=False)
     limits = verbs.add_parser("limits", help="show the current use of limits", allow_abbrev=False)
     limits.add_argument(
         "id", metavar="KEY", nargs="?", help="only this key: its id or name, or a prefix of its id or secret"
@@ -200,7 +201,7 @@ def _revoke(admin: AdminClient, args: argparse.Namespace) -> int:
 def _show_once(key: MadeKey, as_json: bool) -> int:
     if as_json:
         return _print_key(key, True)
-    print(f"{key.id}  {key.name}\n{key.key}\nKeep it: it is not shown again.")
+    print(f"{key.id}  {key.name}\n{key.key}\nSave this key now. It is not shown again.")
     return 0
 
 
@@ -282,7 +283,7 @@ def _shorten(text: str) -> str:
 def _format_limits(key: ShownKey) -> str:
     limits = [f"{name} {value}" for name in ("rpm", "tpm", "concurrency") if (value := getattr(key, name))]
     if key.budget_usd is not None:
-        limits.append(f"${key.budget_usd:g} {key.budget_period}")
+        limits.append(f"${format_usd(key.budget_usd)} {key.budget_period}")
     return ", ".join(limits) or "none"
 
 
@@ -295,7 +296,7 @@ def _show_limit_usage(admin: AdminClient, args: argparse.Namespace) -> int:
     for use in key_usages:
         usage_and_limits = ((use.requests, use.rpm), (use.tokens, use.tpm), (use.running, use.concurrency))
         cells = [f"{count} of {limit}" if limit else "-" for count, limit in usage_and_limits]
-        budget = "" if use.budget_usd is None else f" of {use.budget_usd:g} ({use.budget_period})"
+        budget = "" if use.budget_usd is None else f" of {format_usd(use.budget_usd)} ({use.budget_period})"
         table.append((use.id, use.name, *cells, f"{use.spent_usd:.4f}{budget}"))
     base.print_table(table)
     return 0

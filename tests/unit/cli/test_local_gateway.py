@@ -96,7 +96,10 @@ def start_lock_holder(home: Path) -> subprocess.Popen[str]:
 def test_hold_up_lock_second_process_is_rejected_until_first_exits(tmp_path: Path) -> None:
     first = start_lock_holder(tmp_path)
     try:
-        with pytest.raises(UsageError, match="runs at http"), _local_gateway.hold_up_lock(tmp_path):
+        with (
+            pytest.raises(UsageError, match="is already running at http"),
+            _local_gateway.hold_up_lock(tmp_path),
+        ):
             pass
         assert _local_gateway.find_gateway(tmp_path) == "http://127.0.0.1:4/v1"
     finally:

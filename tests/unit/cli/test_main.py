@@ -86,3 +86,30 @@ def test_models_rm_of_model_in_use_is_rejected(name: str, tmp_path: Path) -> Non
     assert result.returncode == 1
     assert result.stderr.startswith(f"svc: `svc up` at http://127.0.0.1:1/v1 uses {name}. Stop it first.")
     assert "not installed" in command("models", "rm", "espeak-en-us", SVC_HOME=str(tmp_path)).stderr
+
+
+def test_help_begins_with_first_sentence_of_readme() -> None:
+    sentence = "svc is an AI gateway, a live speech server and a model registry in one program."
+    assert command("--help").stdout.startswith(f"{sentence}\n")
+    assert sentence in (TOP / "README.md").read_text().replace("`", "").replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (["foo"], "There is no command 'foo'. Available: bundle, "),
+        (["model"], "There is no command 'model'. Did you mean 'models'?"),
+        (["keys", "list"], "There is no action 'list'. Did you mean 'ls'? Available: create, ls, "),
+        (["models", "delete", "x"], "There is no action 'delete'. Did you mean 'rm'?"),
+        (["registry", "zzz"], "There is no action 'zzz'. Available: add, "),
+        (["up", "--port", "abc"], "argument --port: expected a number, not 'abc'. See: svc up --help"),
+        (["up", "--port", "99999"], "--port must be 0 to 65535."),
+    ],
+)
+def test_main_wrong_usage_message_is_in_plain_terms(args: list[str], error: str, tmp_path: Path) -> None:
+    assert command(*args, SVC_HOME=str(tmp_path)).stderr.startswith(f"svc: {error}")
+
+
+def test_chat_without_gateway_names_reason_without_errno(tmp_path: Path) -> None:
+    error = "The gateway at http://127.0.0.1:1/v1 cannot be reached: Connection refused. Start one with: svc up"
+    assert command("chat", "--gateway", "http://127.0.0.1:1", "hi", SVC_HOME=str(tmp_path)).stderr == f"svc: {error}\n"

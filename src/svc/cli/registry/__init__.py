@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name in plugins.names("cli.registry"):
         doc = plugins.summary("cli.registry", name)
-        action = actions.add_parser(name, help=doc, description=doc, allow_abbrev=False)
+        first_sentence = doc.partition(". ")[0].rstrip(".")
+        summary = f"{first_sentence[:1].lower()}{first_sentence[1:]}"
+        action = actions.add_parser(name, help=summary, description=doc, allow_abbrev=False)
         plugins.load("cli.registry", name).add_arguments(action)
 
 
