@@ -66,8 +66,8 @@ class CircuitBreaker:
         """Seconds that the breaker stays open after the last call of `open`."""
         return self._open_backoff.exponential(self._failed_probes)
 
-    def allow_request(self, now: float) -> bool:
-        """Return whether a request may be sent. While half-open, the request that gets True is the probe."""
+    def acquire_request(self, now: float) -> bool:
+        """Return whether a request may be sent. While half-open, the request that gets True claims the probe."""
         if self.state == "closed":
             return True
         if self.state == "open":
@@ -81,11 +81,11 @@ class CircuitBreaker:
         return True
 
     def may_serve(self, now: float) -> bool:
-        """Return what `allow_request` would return, and change nothing."""
+        """Return what `acquire_request` would return, and change nothing."""
         return self.seconds_until_allowed(now) <= 0
 
     def seconds_until_allowed(self, now: float) -> float:
-        """Return the seconds until `allow_request` returns True if no outcome is recorded. 0 or less means now."""
+        """Return the seconds until `acquire_request` returns True if no outcome is recorded. 0 or less means now."""
         if self.state == "closed":
             return 0.0
         return (self._probe_allowed_at if self.state == "open" else self._probe_until) - now

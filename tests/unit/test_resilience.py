@@ -28,22 +28,26 @@ def test_backoff_decorrelated_first_delays_are_short_and_differ() -> None:
 
 def test_circuit_breaker_open_blocks_then_admits_one_probe_at_a_time() -> None:
     breaker = CircuitBreaker(Backoff(2.0, 60.0), probe_timeout_seconds=30.0)
-    assert (breaker.allow_request(0.0), breaker.may_serve(0.0), breaker.seconds_until_allowed(0.0)) == (True, True, 0.0)
+    assert (breaker.acquire_request(0.0), breaker.may_serve(0.0), breaker.seconds_until_allowed(0.0)) == (
+        True,
+        True,
+        0.0,
+    )
     breaker.open(100.0)
-    assert (breaker.allow_request(101.5), breaker.may_serve(101.5), breaker.seconds_until_allowed(101.5)) == (
+    assert (breaker.acquire_request(101.5), breaker.may_serve(101.5), breaker.seconds_until_allowed(101.5)) == (
         False,
         False,
         0.5,
     )
     assert breaker.may_serve(102.0)
     assert breaker.state == "open"  # reading the state changes nothing
-    assert [breaker.allow_request(102.0) for _ in range(2)] == [True, False]
+    assert [breaker.acquire_request(102.0) for _ in range(2)] == [True, False]
     assert (breaker.state, breaker.may_serve(131.0), breaker.seconds_until_allowed(131.0)) == ("half-open", False, 1.0)
-    assert breaker.allow_request(132.0)  # the first probe has timed out
+    assert breaker.acquire_request(132.0)  # the first probe has timed out
     breaker.record_abandoned()
-    assert breaker.allow_request(132.0)
+    assert breaker.acquire_request(132.0)
     breaker.close()
-    assert breaker.allow_request(132.0)
+    assert breaker.acquire_request(132.0)
 
 
 def test_circuit_breaker_failed_probes_double_open_time_until_closed() -> None:
@@ -60,7 +64,7 @@ def test_circuit_breaker_failed_probes_double_open_time_until_closed() -> None:
 def test_circuit_breaker_open_until_blocks_until_that_time() -> None:
     breaker = CircuitBreaker(Backoff(2.0, 60.0), probe_timeout_seconds=30.0)
     breaker.open_until(7.0)
-    assert (breaker.allow_request(6.9), breaker.allow_request(7.0)) == (False, True)
+    assert (breaker.acquire_request(6.9), breaker.acquire_request(7.0)) == (False, True)
 
 
 @pytest.mark.parametrize(

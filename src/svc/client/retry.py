@@ -56,7 +56,7 @@ class ClientCircuitBreaker:
         """To be called before a request. Raises GatewayFailed while it blocks requests."""
         with self._lock:
             now = self._clock()
-            if not self._breaker.allow_request(now):
+            if not self._breaker.acquire_request(now):
                 raise GatewayFailed(
                     f"The {self._server_kind} failed {self._consecutive_failures} times in a row; "
                     f"it is tried again in {self._breaker.seconds_until_allowed(now):.0f} s."

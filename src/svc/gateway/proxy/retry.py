@@ -235,7 +235,7 @@ class RetryLoop(AttemptOwner):
     def _log_provider_error(self, attempt: Attempt, error: SvcError) -> None:
         """Log the error, unless the gateway stopped the attempt for a reason other than a timeout."""
         context = self._context
-        if self._stop_failure is None or self._stop_failure.no_response:
+        if self._stop_failure is None or self._stop_failure.counts_as_outage:
             context.upstream_error_log.log_error(
                 attempt.backend.provider_name, error, self._owner.request_id, context.clock.now()
             )

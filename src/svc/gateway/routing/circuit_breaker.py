@@ -15,8 +15,8 @@ BREAKER_WINDOW_SECONDS: Final = 10.0
 MIN_WINDOW_REQUESTS: Final = 20
 """Requests in the window before the breaker can open."""
 OPEN_FAILURE_SHARE: Final = 0.5
-DEAD_NO_RESPONSE_SHARE: Final = 0.9
-"""The share of requests without a response at which a backend counts as down."""
+DOWN_OUTAGE_SHARE: Final = 0.9
+"""The share of requests without a response, or with a server error, at which a backend counts as down."""
 MIN_OPEN_SECONDS: Final = 2.0
 MAX_OPEN_SECONDS: Final = 60.0
 """Limits of the time that a breaker stays open. The time doubles after each failed probe."""
@@ -30,7 +30,7 @@ HEDGE_LOSS_LATENCY_FACTOR: Final = 2.0
 LATENCY_AVERAGE_WEIGHT: Final = 0.05
 """The weight of one response in the moving average of the latency."""
 
-TOTAL_COLUMN, FAILED_COLUMN, SLOW_COLUMN, NO_RESPONSE_COLUMN = 0, 1, 2, 3
+TOTAL_COLUMN, FAILED_COLUMN, SLOW_COLUMN, OUTAGE_COLUMN = 0, 1, 2, 3
 
 
 def worst_state(states: Iterable[BreakerState]) -> BreakerState:
@@ -83,11 +83,11 @@ class BackendCircuitBreaker(CircuitBreaker):
             self._window.add(now, SLOW_COLUMN)
             self._open_if_unhealthy(now)
 
-    def record_failure(self, now: float, *, already_counted: bool = False, no_response: bool = False) -> None:
+    def record_failure(self, now: float, *, already_counted: bool = False, is_outage: bool = False) -> None:
         """Record a failure.
 
         `already_counted`: a stream was recorded as a success, and was interrupted later.
-        `no_response`: the backend sent no response, or a server error.
+        `is_outage`: the backend sent no response, or only a server error.
         """
         if self.state == "half-open":
             self.open(now)
@@ -95,8 +95,8 @@ class BackendCircuitBreaker(CircuitBreaker):
             if not already_counted:
                 self._window.add(now, TOTAL_COLUMN)
             self._window.add(now, FAILED_COLUMN)
-            if no_response:
-                self._window.add(now, NO_RESPONSE_COLUMN)
+            if is_outage:
+                self._window.add(now, OUTAGE_COLUMN)
             self._open_if_unhealthy(now)
 
     def open_from_peer(self, now: float, open_seconds: float, *, is_slow: bool, has_responses: bool) -> bool:
@@ -109,10 +109,10 @@ class BackendCircuitBreaker(CircuitBreaker):
         return True
 
     def _open_if_unhealthy(self, now: float) -> None:
-        total, failed, slow, no_response = self._window.sums(now)
+        total, failed, slow, outages = self._window.sums(now)
         if total >= MIN_WINDOW_REQUESTS and failed + slow >= OPEN_FAILURE_SHARE * total:
             self.opened_for_slowness = failed < slow
-            self.has_responses = no_response < DEAD_NO_RESPONSE_SHARE * total
+            self.has_responses = outages < DOWN_OUTAGE_SHARE * total
             self.open(now)
             self._window.clear()
 

@@ -45,7 +45,7 @@ class AttemptFailure(msgspec.Struct, frozen=True):
     error: SvcError
     retry_decision: RetryDecision
     retry_after: float | None = None
-    no_response: bool = False
+    counts_as_outage: bool = False
     """Whether the provider sent no response, or only a server error."""
 
 
@@ -109,7 +109,7 @@ def connection_failure(reason: str, *, connected: bool) -> AttemptFailure:
     `reason` is for the log.
     """
     message = "The provider's response was interrupted." if connected else "The provider cannot be reached."
-    return AttemptFailure(ProviderFailed(message, reason=reason), RetryDecision.SAME_BACKEND, no_response=True)
+    return AttemptFailure(ProviderFailed(message, reason=reason), RetryDecision.SAME_BACKEND, counts_as_outage=True)
 
 
 def timeout_failure(when: str, reason: str = "") -> AttemptFailure:
@@ -117,7 +117,7 @@ def timeout_failure(when: str, reason: str = "") -> AttemptFailure:
     return AttemptFailure(
         ProviderFailed(f"The provider took too long {when}.", reason=reason),
         RetryDecision.NEXT_BACKEND,
-        no_response=True,
+        counts_as_outage=True,
     )
 
 

@@ -120,7 +120,7 @@ class LoadBalancer:
     def select_first(
         self, backends: Sequence[Backend], body: RequestBody, routing_info: RoutingInfo, now: float
     ) -> int:
-        """Return the index of a request's first backend. Raises ProviderFailed if every backend is down."""
+        """Return the index of a request's first backend, like `select_next`. Raises ProviderFailed if all are down."""
         selected = self.select_next(backends, 0, body, routing_info, now)
         if selected >= 0:
             return selected
@@ -133,7 +133,7 @@ class LoadBalancer:
     def select_next(
         self, backends: Sequence[Backend], start: int, body: RequestBody, routing_info: RoutingInfo, now: float
     ) -> int:
-        """Return the index of the first usable backend from `start` on, or -1."""
+        """Return the index of the first usable backend from `start` on, or -1. May claim the probe of its breaker."""
         for index in range(start, len(backends)):
             backend = backends[index]
             if backend.account_backends:
@@ -146,13 +146,13 @@ class LoadBalancer:
             if (
                 health.cooldown_until <= now
                 and fits_context_window(backend, body, routing_info)
-                and self._allows_request(health, now)
+                and self._acquire_request(health, now)
             ):
                 return index
         return -1
 
     def select_account(self, backend: Backend, used: Container[Backend], now: float) -> Backend:
-        """Select an account of a backend with several, not one of `used` if possible."""
+        """Select an account of a backend with several, not one of `used` if possible. May claim a breaker's probe."""
         unused = [account for account in backend.account_backends if account not in used] or list(
             backend.account_backends
         )
@@ -163,7 +163,7 @@ class LoadBalancer:
             for health in health_states
         ]
         chosen = choose_account([account.provider.weight for account in available], remaining_shares)
-        self._allows_request(health_states[chosen], now)
+        self._acquire_request(health_states[chosen], now)  # claims the probe: the account is used in any case
         return available[chosen]
 
     def record_rate_limits(self, backend: Backend, headers: Mapping[bytes, bytes], now: float) -> None:
@@ -226,7 +226,7 @@ class LoadBalancer:
             health.breaker.record_abandoned()  # the request is invalid, or this machine is busy
         elif self._routing.breaker:
             previous_state = health.breaker.state
-            health.breaker.record_failure(now, already_counted=already_counted, no_response=failure.no_response)
+            health.breaker.record_failure(now, already_counted=already_counted, is_outage=failure.counts_as_outage)
             if health.breaker.state != previous_state:
                 self._handle_breaker_change(health, previous_state)
 
@@ -234,8 +234,9 @@ class LoadBalancer:
         """Record an attempt that was cancelled without an outcome."""
         self.health_of(backend).breaker.record_abandoned()
 
-    def _allows_request(self, health: BackendHealth, now: float) -> bool:
-        return health.breaker.state == "closed" or health.breaker.allow_request(now)
+    def _acquire_request(self, health: BackendHealth, now: float) -> bool:
+        """Return whether the breaker allows a request. If it is half-open, the request becomes its probe."""
+        return health.breaker.state == "closed" or health.breaker.acquire_request(now)
 
     def _handle_breaker_change(self, health: BackendHealth, previous_state: BreakerState) -> None:
         log.warning("breaker of %s: %s -> %s", health.name, previous_state, health.breaker.state)

@@ -11,7 +11,7 @@ from svc.gateway.routing.circuit_breaker import (
 def open_breaker(now: float = 100.0) -> BackendCircuitBreaker:
     breaker = BackendCircuitBreaker()
     for _ in range(MIN_WINDOW_REQUESTS):
-        breaker.record_failure(now, no_response=True)
+        breaker.record_failure(now, is_outage=True)
     assert breaker.state == "open"
     assert not breaker.has_responses
     return breaker
@@ -37,7 +37,7 @@ def test_breaker_half_of_requests_failing_opens() -> None:
     assert breaker.state == "open"
     assert breaker.has_responses
     assert not breaker.opened_for_slowness
-    assert not breaker.allow_request(100.1)
+    assert not breaker.acquire_request(100.1)
 
 
 def test_breaker_broken_stream_is_counted_once() -> None:
@@ -55,10 +55,10 @@ def test_breaker_broken_stream_is_counted_once() -> None:
 def test_breaker_half_open_allows_one_probe_and_success_closes() -> None:
     breaker = open_breaker()
     later = 100 + MIN_OPEN_SECONDS
-    assert [breaker.allow_request(later) for _ in range(3)] == [True, False, False]
+    assert [breaker.acquire_request(later) for _ in range(3)] == [True, False, False]
     breaker.record_success(later, 0.1, stream=True)
     assert breaker.state == "closed"
-    assert breaker.allow_request(later)
+    assert breaker.acquire_request(later)
     breaker.record_failure(later)
     assert breaker.state == "closed"
 
@@ -67,9 +67,9 @@ def test_breaker_failed_probe_doubles_open_time() -> None:
     breaker = open_breaker()
     now, open_time = 100.0, MIN_OPEN_SECONDS
     for _ in range(10):
-        assert not breaker.allow_request(now + open_time * 0.99)
+        assert not breaker.acquire_request(now + open_time * 0.99)
         now += open_time
-        assert breaker.allow_request(now)
+        assert breaker.acquire_request(now)
         breaker.record_failure(now)
         open_time = min(MAX_OPEN_SECONDS, open_time * 2)
     assert open_time == MAX_OPEN_SECONDS
@@ -78,12 +78,12 @@ def test_breaker_failed_probe_doubles_open_time() -> None:
 def test_breaker_abandoned_probe_stays_half_open() -> None:
     breaker = open_breaker()
     later = 100 + MIN_OPEN_SECONDS
-    assert breaker.allow_request(later)
+    assert breaker.acquire_request(later)
     breaker.record_abandoned()
     assert breaker.state == "half-open"
-    assert breaker.allow_request(later)
-    assert not breaker.allow_request(later)
-    assert breaker.allow_request(later + BREAKER_PROBE_TIMEOUT_SECONDS)
+    assert breaker.acquire_request(later)
+    assert not breaker.acquire_request(later)
+    assert breaker.acquire_request(later + BREAKER_PROBE_TIMEOUT_SECONDS)
 
 
 def test_breaker_slow_responses_open() -> None:
@@ -92,10 +92,10 @@ def test_breaker_slow_responses_open() -> None:
         breaker.record_success(100.0, 0.6, stream=True)
     assert breaker.state == "open"
     assert breaker.opened_for_slowness
-    assert breaker.allow_request(100 + MIN_OPEN_SECONDS)
+    assert breaker.acquire_request(100 + MIN_OPEN_SECONDS)
     breaker.record_success(100 + MIN_OPEN_SECONDS, 0.6, stream=True)
     assert breaker.state == "open"
-    assert breaker.allow_request(100 + MIN_OPEN_SECONDS * 3)
+    assert breaker.acquire_request(100 + MIN_OPEN_SECONDS * 3)
     breaker.record_success(100 + MIN_OPEN_SECONDS * 3, 0.1, stream=True)
     assert breaker.state == "closed"
 
@@ -135,20 +135,20 @@ def test_breaker_hedge_loss_counts_only_when_far_slower_than_usual() -> None:
 def test_breaker_probe_with_hedge_loss_stays_half_open() -> None:
     breaker = open_breaker()
     later = 100 + MIN_OPEN_SECONDS
-    assert breaker.allow_request(later)
+    assert breaker.acquire_request(later)
     breaker.record_hedge_loss(later, 0.2, stream=True)
     assert breaker.state == "half-open"
-    assert breaker.allow_request(later)
+    assert breaker.acquire_request(later)
 
 
-def test_breaker_may_serve_predicts_allow_request_without_state_change() -> None:
+def test_breaker_may_serve_predicts_acquire_request_without_state_change() -> None:
     breaker = BackendCircuitBreaker()
     assert breaker.may_serve(100.0)
     breaker = open_breaker()
     assert not breaker.may_serve(100 + MIN_OPEN_SECONDS - 0.01)
     assert breaker.may_serve(100 + MIN_OPEN_SECONDS)
     assert breaker.state == "open"
-    assert breaker.allow_request(100 + MIN_OPEN_SECONDS)
+    assert breaker.acquire_request(100 + MIN_OPEN_SECONDS)
     assert not breaker.may_serve(100 + MIN_OPEN_SECONDS)
     assert breaker.may_serve(100 + MIN_OPEN_SECONDS + BREAKER_PROBE_TIMEOUT_SECONDS)
 
@@ -170,9 +170,9 @@ def test_breaker_open_from_peer_when_closed_opens_for_given_time() -> None:
     breaker = BackendCircuitBreaker()
     assert breaker.open_from_peer(100.0, 3.0, is_slow=True, has_responses=True)
     assert (breaker.state, breaker.opened_for_slowness, breaker.has_responses) == ("open", True, True)
-    assert not breaker.allow_request(102.9)
+    assert not breaker.acquire_request(102.9)
     assert not breaker.open_from_peer(102.9, 9.0, is_slow=False, has_responses=False)
-    assert breaker.allow_request(103.0)
+    assert breaker.acquire_request(103.0)
     assert not breaker.open_from_peer(103.0, 9.0, is_slow=False, has_responses=False)
     assert breaker.state == "half-open"
 
@@ -182,7 +182,7 @@ def test_breaker_open_from_peer_clears_window() -> None:
     for _ in range(MIN_WINDOW_REQUESTS - 1):
         breaker.record_failure(100.0)
     breaker.open_from_peer(100.0, 1.0, is_slow=False, has_responses=False)
-    assert breaker.allow_request(101.0)
+    assert breaker.acquire_request(101.0)
     breaker.record_success(101.0, 0.1, stream=True)
     breaker.record_failure(101.0)
     assert breaker.state == "closed"
@@ -198,6 +198,6 @@ def test_worst_state_of_several_returns_most_severe() -> None:
 def test_breaker_open_seconds_is_current_open_time() -> None:
     breaker = open_breaker()
     assert breaker.open_seconds == MIN_OPEN_SECONDS
-    assert breaker.allow_request(100 + MIN_OPEN_SECONDS)
+    assert breaker.acquire_request(100 + MIN_OPEN_SECONDS)
     breaker.record_failure(100 + MIN_OPEN_SECONDS)
     assert breaker.open_seconds == 2 * MIN_OPEN_SECONDS

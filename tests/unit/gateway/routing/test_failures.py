@@ -63,7 +63,7 @@ def test_classify_status_unsupported_input_kind_is_invalid_request(status: int, 
         RetryDecision.GIVE_UP,
     )
     assert (failure.error.message, failure.error.param) == (f"This model does not support {kind} input.", "messages")
-    assert not failure.no_response
+    assert not failure.counts_as_outage
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 429])
@@ -127,11 +127,11 @@ def test_classify_status_404_names_the_model_param() -> None:
     assert classify_status(404, {}, None).error.param == "model"
 
 
-def test_classify_status_503_keeps_retry_after_and_is_no_response() -> None:
+def test_classify_status_503_keeps_retry_after_and_counts_as_outage() -> None:
     failure = classify_status(503, {b"retry-after": b"7"}, None)
-    assert (failure.retry_after, failure.no_response) == (7.0, True)
-    assert not classify_status(409, {}, None).no_response
-    assert not classify_status(429, {}, None).no_response
+    assert (failure.retry_after, failure.counts_as_outage) == (7.0, True)
+    assert not classify_status(409, {}, None).counts_as_outage
+    assert not classify_status(429, {}, None).counts_as_outage
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,12 @@ def test_classify_status_429_without_retry_after_header_sends_one_second() -> No
 
 def test_connection_failure_retries_and_message_says_whether_connected() -> None:
     unconnected, broken = connection_failure("refused", connected=False), connection_failure("reset", connected=True)
-    assert (unconnected.retry_decision, unconnected.no_response, broken.retry_decision, broken.no_response) == (
+    assert (
+        unconnected.retry_decision,
+        unconnected.counts_as_outage,
+        broken.retry_decision,
+        broken.counts_as_outage,
+    ) == (
         RetryDecision.SAME_BACKEND,
         True,
         RetryDecision.SAME_BACKEND,
@@ -165,7 +170,7 @@ def test_connection_failure_retries_and_message_says_whether_connected() -> None
 
 def test_timeout_failure_goes_to_next_backend() -> None:
     failure = timeout_failure("to begin its response", "first byte after 60 s")
-    assert (failure.retry_decision, failure.no_response) == (RetryDecision.NEXT_BACKEND, True)
+    assert (failure.retry_decision, failure.counts_as_outage) == (RetryDecision.NEXT_BACKEND, True)
     assert failure.error.message == "The provider took too long to begin its response."
     assert isinstance(failure.error, ProviderFailed)
     assert failure.error.reason == "first byte after 60 s"
