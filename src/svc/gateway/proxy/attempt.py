@@ -241,18 +241,18 @@ class Attempt(ResponseReceiver):
         self.received_bytes += len(data)
         self._last_chunk = data
         try:
-            translated = transform.feed(data)
+            client_bytes = transform.feed(data)
         except SvcError as error:
             self._abort(invalid_response_failure(error))
             return
         if self.sink is not None and not transform.has_ended:
-            if translated:
-                self.sink.write(translated, False)
+            if client_bytes:
+                self.sink.write(client_bytes, False)
             if transform.passthrough_template is not None:
                 self._enable_splice(transform.passthrough_template, self.sink)
             return
         self.first_chunk = self.first_chunk or data
-        self._report_chunk(transform, translated)
+        self._report_chunk(transform, client_bytes)
         # The first chunk can already provide the template.
         if self.sink is not None and transform.passthrough_template is not None:
             self._enable_splice(transform.passthrough_template, self.sink)

@@ -12,26 +12,24 @@ from svc.wire.usage import TokenUsage
 
 
 def compute_bill(
-    retry_loop: RetryLoop | ResponseReplay | None,
+    source: RetryLoop | ResponseReplay | None,
     status: RequestStatus,
     reported_usage: TokenUsage | None,
     raw: bytes,
     ledger: Ledger,
 ) -> Bill:
     """Return the bill for all parts of the response. `reported_usage` is the usage that the provider reported."""
-    if retry_loop is None or retry_loop.backend is None:
+    if source is None or source.backend is None:
         return EMPTY_BILL
-    if isinstance(retry_loop, ResponseReplay):
+    if isinstance(source, ResponseReplay):
         return ZERO_BILL
-    attempt, usage, is_estimated = retry_loop.attempt, reported_usage, False
+    attempt, usage, is_estimated = source.attempt, reported_usage, False
     if attempt is not None and attempt.is_done and not attempt.received_bytes:
         attempt = None  # it failed, and the request was waiting for its retry
     if attempt is not None and (status != "error") and (status != "ok" or reported_usage is None):
         usage, is_estimated = billable_usage(reported_usage, raw, attempt.estimated_tokens)
-    bill = (
-        Bill(usage, ledger.compute_cost(retry_loop.backend, usage), is_estimated) if usage is not None else EMPTY_BILL
-    )
-    if retry_loop.interrupted_parts or retry_loop.hedge_losses:
-        for part in (*retry_loop.interrupted_parts, *retry_loop.hedge_losses):
+    bill = Bill(usage, ledger.compute_cost(source.backend, usage), is_estimated) if usage is not None else EMPTY_BILL
+    if source.interrupted_parts or source.hedge_losses:
+        for part in (*source.interrupted_parts, *source.hedge_losses):
             bill = bill.add(Bill(part.usage, ledger.compute_cost(part.backend, part.usage), part.is_estimated))
     return bill

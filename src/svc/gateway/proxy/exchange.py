@@ -84,7 +84,7 @@ class Exchange(RetryOwner):
         self.client_request_id = client_request_id
         self._started_at = _now()
         self.deadline = self._started_at + context.config.current.policy.total_timeout
-        self._retry_loop: RetryLoop | ResponseReplay | None = None
+        self._response_source: RetryLoop | ResponseReplay | None = None
         self._sink = downstream
         self._body = _NO_BODY
         if context.on_start:
@@ -148,7 +148,7 @@ class Exchange(RetryOwner):
         )
 
         def start() -> None:
-            self._retry_loop = replay
+            self._response_source = replay
             replay.start(_now())
 
         self._count_request(start)
@@ -159,7 +159,7 @@ class Exchange(RetryOwner):
             retry_loop = HedgedRetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
         else:
             retry_loop = RetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
-        self._retry_loop = retry_loop
+        self._response_source = retry_loop
         if self._context.rate_limiter.has_limits(self._api_key):
             self._context.rate_limiter.admit(self._api_key, routing_info, self._body, backends, self._on_admission)
         else:
@@ -167,14 +167,14 @@ class Exchange(RetryOwner):
 
     def _on_admission(self, reservation: Reservation | SvcError) -> None:
         """Start the attempts, or send the error if a limit of the key is reached."""
-        retry_loop = self._retry_loop
+        source = self._response_source
         if isinstance(reservation, SvcError):
             self._send_error(reservation)
-        elif self.is_done or retry_loop is None:  # the client disconnected while the limits were checked
+        elif self.is_done or source is None:  # the client disconnected while the limits were checked
             reservation.commit(0, 0.0)
         else:
             self._reservation = reservation
-            self.run_guarded(lambda: retry_loop.start(_now()))
+            self.run_guarded(lambda: source.start(_now()))
 
     def reject(self, error: SvcError) -> None:
         """Send an error response. A request without a reservation still counts for the key's `rpm` limit.
@@ -212,8 +212,8 @@ class Exchange(RetryOwner):
     def on_disconnect(self) -> None:
         """Cancel the request, because the client has disconnected."""
         if not self.is_done:
-            if isinstance(self._retry_loop, HedgedRetryLoop):
-                self._retry_loop.record_abandoned()
+            if isinstance(self._response_source, HedgedRetryLoop):
+                self._response_source.bill_hedge()
             self._record_outcome("client_closed", 499, self._attempt.usage if self._attempt is not None else None)
             self._finish()
 
@@ -224,13 +224,13 @@ class Exchange(RetryOwner):
 
     def pause(self) -> None:
         """Stop reading the response, because the client reads slowly."""
-        if self._retry_loop is not None:
-            self._retry_loop.pause()
+        if self._response_source is not None:
+            self._response_source.pause()
 
     def resume(self) -> None:
         """Continue reading the response."""
-        if self._retry_loop is not None:
-            self._retry_loop.resume()
+        if self._response_source is not None:
+            self._response_source.resume()
 
     def check_timeouts(self, now: float) -> None:
         """Stop the request if the total timeout has passed. `now` is loop time in seconds."""
@@ -241,8 +241,8 @@ class Exchange(RetryOwner):
         """End the request with an error, in any state."""
         if self.is_done:
             return
-        if self._retry_loop is not None:
-            self._retry_loop.stop(failure)
+        if self._response_source is not None:
+            self._response_source.stop(failure)
         else:
             self._send_error(failure.error)
 
@@ -309,18 +309,18 @@ class Exchange(RetryOwner):
 
     def _cache_response(self, recorder: ResponseRecorder) -> None:
         """Cache a complete response, unless several backends produced it."""
-        retry_loop = self._retry_loop
-        if retry_loop is not None and retry_loop.backend is not None and not retry_loop.resume_count:
-            recorder.finish(retry_loop.backend, retry_loop.dropped_fields)
+        source = self._response_source
+        if source is not None and source.backend is not None and not source.resume_count:
+            recorder.finish(source.backend, source.dropped_fields)
 
     # ending
 
     def _send_error(self, error: SvcError) -> None:
         if self.is_done:
             return
-        if self._has_started_stream and self._retry_loop is not None:
+        if self._has_started_stream and self._response_source is not None:
             # The head has been sent, so the error is the last event of the stream.
-            self._retry_loop.stop(AttemptFailure(error, RetryDecision.GIVE_UP))
+            self._response_source.stop(AttemptFailure(error, RetryDecision.GIVE_UP))
             return
         self._record_outcome("error", error.http_status, None, error)
         headers = self._build_headers() + "".join(f"{name}: {value}\r\n" for name, value in error.http_headers.items())
@@ -332,48 +332,48 @@ class Exchange(RetryOwner):
     def _finish(self) -> None:
         self.is_done = True
         self._context.exchanges.discard(self)
-        retry_loop, self._retry_loop = self._retry_loop, None  # breaks a reference cycle
-        if retry_loop is not None:
-            retry_loop.close()
+        source, self._response_source = self._response_source, None  # breaks a reference cycle
+        if source is not None:
+            source.close()
         if self._recorder is not None:
             self._recorder.discard()
 
     @property
     def _attempt(self) -> Attempt | None:
         """The attempt whose response the client gets, if there is one."""
-        return self._retry_loop.attempt if self._retry_loop is not None else None
+        return self._response_source.attempt if self._response_source is not None else None
 
     @property
     def _backend(self) -> Backend | None:
         """The backend of the winning attempt, or else of the last one. None before the first attempt."""
-        return self._retry_loop.backend if self._retry_loop is not None else None
+        return self._response_source.backend if self._response_source is not None else None
 
     def _build_headers(self) -> str:
         lines, alias_header = f"x-request-id: {self.request_id}\r\n", self._endpoint.request_id_header
         lines += f"{alias_header}: {self.request_id}\r\n" if alias_header else ""
         lines += f"x-client-request-id: {self.client_request_id}\r\n" if self.client_request_id else ""
         lines += self._reservation.header_lines if self._reservation is not None else ""
-        retry_loop = self._retry_loop
-        if retry_loop is None or retry_loop.backend is None:
+        source = self._response_source
+        if source is None or source.backend is None:
             return lines
-        lines += f"x-svc-provider: {retry_loop.backend.provider_name}\r\nx-svc-attempts: {retry_loop.attempt_count}\r\n"
+        lines += f"x-svc-provider: {source.backend.provider_name}\r\nx-svc-attempts: {source.attempt_count}\r\n"
         if self._context.config.current.cache is not None:
-            lines += f"x-svc-cache: {'miss' if retry_loop.attempt_count else 'hit'}\r\n"
-        if retry_loop.dropped_fields:
-            lines += _dropped_fields_header(retry_loop.dropped_fields)
+            lines += f"x-svc-cache: {'miss' if source.attempt_count else 'hit'}\r\n"
+        if source.dropped_fields:
+            lines += _dropped_fields_header(source.dropped_fields)
         return lines
 
     def _record_outcome(
         self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
     ) -> None:
         """Compute the bill, and report the end to the observers. Call this before the last byte is sent."""
-        context, retry_loop = self._context, self._retry_loop
+        context, source = self._context, self._response_source
         now, backend = _now(), None
-        if retry_loop is not None:
-            backend = retry_loop.backend
-            if status != "ok" and isinstance(retry_loop, RetryLoop):
-                retry_loop.report_abandoned()
-        bill = compute_bill(retry_loop, status, reported_usage, self._body.raw, context.ledger)
+        if source is not None:
+            backend = source.backend
+            if status != "ok" and isinstance(source, RetryLoop):
+                source.report_abandoned()
+        bill = compute_bill(source, status, reported_usage, self._body.raw, context.ledger)
         if self._reservation is not None:
             usage = bill.usage
             self._reservation.commit(
@@ -392,14 +392,14 @@ class Exchange(RetryOwner):
             client_request_id=self.client_request_id,
             model=backend.model_id if backend else None,
             provider=backend.provider_name if backend else None,
-            attempt_count=retry_loop.attempt_count if retry_loop is not None else 0,
+            attempt_count=source.attempt_count if source is not None else 0,
             duration_seconds=now - self._started_at,
             first_byte_seconds=self._first_byte_at - self._started_at if self._first_byte_at else None,
             code=error.code if error is not None else None,
             bill=bill,
-            from_cache=isinstance(retry_loop, ResponseReplay),
-            resume_count=retry_loop.resume_count if retry_loop is not None else 0,
-            attempt_records=retry_loop.attempt_records if retry_loop is not None else (),
+            from_cache=isinstance(source, ResponseReplay),
+            resume_count=source.resume_count if source is not None else 0,
+            attempt_records=source.attempt_records if source is not None else (),
             limit_name=error.limit if isinstance(error, RateLimited) else "",
             client_field=self._downstream.client_field,
         )

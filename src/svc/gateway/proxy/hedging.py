@@ -60,8 +60,8 @@ class HedgedRetryLoop(RetryLoop):
         if self._hedge_attempt is not None and not self._hedge_attempt.is_done:
             self._report_attempt(self._hedge_attempt, "abandoned")
 
-    def record_abandoned(self) -> None:
-        """Bill the hedge as well, because the client disconnects before either attempt has won."""
+    def bill_hedge(self) -> None:
+        """Bill the hedge as well, for a client that disconnects before either attempt has won."""
         if self._hedge_attempt is not None:
             self.hedge_losses = (self._bill_part(self._hedge_attempt, self._hedge_attempt.usage),)
 
