@@ -73,10 +73,12 @@ def routes(context: GatewayContext, speech_models: Callable[[ApiKey], Awaitable[
         key = await authenticate_request(context, request)
         if not key.scopes & MODEL_LIST_SCOPES:
             raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech': there are no models for it.")
-        chat_models = [
-            _model_object(backend, created) for backend in context.router.models() if key.may_use(backend.model_id)
+        gateway_models = [
+            _model_object(backend, created)
+            for backend in context.router.first_backends()
+            if key.may_use(backend.model_id)
         ]
-        return [*chat_models, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
+        return [*gateway_models, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
 
     async def get_models(request: Request) -> Response:
         return json_response(ModelList(await list_models(request)))

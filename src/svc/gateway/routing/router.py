@@ -59,7 +59,7 @@ class Router:
         backends = [backend for model in names for backend in self._backends.get(model, {}).values()]
         return tuple(backend for backend in backends if backend.kind == backends[0].kind)
 
-    def models(self) -> list[Backend]:
+    def first_backends(self) -> list[Backend]:
         """Return the first backend of each model."""
         return [next(iter(by_provider.values())) for by_provider in self._backends.values()]
 
@@ -95,7 +95,7 @@ class Router:
     def model_not_found_error(self, model: str, key: ApiKey | None) -> ModelNotFound:
         """Return the error for a model that a key cannot use. The error reveals no model that the key may not use."""
         available_models = [
-            backend.model_id for backend in self.models() if key is None or key.may_use(backend.model_id)
+            backend.model_id for backend in self.first_backends() if key is None or key.may_use(backend.model_id)
         ]
         name, endpoint = quote_name(model), self.find_other_endpoint(model)
         if key is not None and not key.may_use(model):
@@ -105,7 +105,9 @@ class Router:
                 f"The model {name} is not available here: {self._models_without_key[model]}.", available_models
             )
         if endpoint is not None:
-            return model_not_found(f"The model {name} is not for chat: send it to {endpoint}.", available_models)
+            return model_not_found(
+                f"The model {name} is not for this endpoint: send it to {endpoint}.", available_models
+            )
         return model_not_found(f"The model {name} is not available here.", available_models)
 
 

@@ -41,7 +41,7 @@ def test_put_backends_same_provider_is_replaced_in_place() -> None:
 
 def test_models_lists_each_once_and_backends_lists_all() -> None:
     router = Router([*backends_of("first", "m"), *backends_of("second", "m", "n")], {})
-    assert names(router.models()) == [("first", "m"), ("second", "n")]
+    assert names(router.first_backends()) == [("first", "m"), ("second", "n")]
     assert names(router.backends()) == [("first", "m"), ("second", "m"), ("second", "n")]
 
 
@@ -79,7 +79,7 @@ def test_model_not_found_of_speech_model_message_names_endpoint() -> None:
     router = Router(backends_of("first", "m"), {})
     router.find_other_endpoint = {"asr": "POST /v1/audio/transcriptions"}.get
     assert not_found(router, "asr") == (
-        "The model 'asr' is not for chat: send it to POST /v1/audio/transcriptions. Available: m."
+        "The model 'asr' is not for this endpoint: send it to POST /v1/audio/transcriptions. Available: m."
     )
 
 
