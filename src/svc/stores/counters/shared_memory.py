@@ -150,7 +150,7 @@ class SharedCounters:
         try:
             base = slot * self._slot_words
             self._claim_slot(base, key_hash)
-            return 0 if self._roll_period(base, limits) else self._words[base + _SPENT_NANO_USD]
+            return self._words[base + _SPENT_NANO_USD] if self._try_roll_period(base, limits) else 0
         finally:
             self._unlock_slot(slot)
 
@@ -161,7 +161,7 @@ class SharedCounters:
         try:
             base = slot * self._slot_words
             self._claim_slot(base, key_hash)
-            if self._roll_period(base, limits):
+            if not self._try_roll_period(base, limits):
                 self._words[base + _SPENT_NANO_USD] = spent_nano_usd
                 self._words[base + _PERIOD_START] = limits.period_start
                 self._words[base + _PERIOD_CODE] = PERIOD_CODES[limits.period]
@@ -292,7 +292,7 @@ class SharedCounters:
             if limits.concurrency and running >= limits.concurrency:
                 return "concurrency", 1.0
             if limits.budget_nano_usd:
-                self._roll_period(base, limits)
+                self._try_roll_period(base, limits)
                 needed_nano_usd = self._words[base + _SPENT_NANO_USD] + max(1, nano_usd)
                 if needed_nano_usd > limits.budget_nano_usd:
                     return "budget", math.inf
@@ -327,14 +327,14 @@ class SharedCounters:
             nano_usd += pairs[index + 1]
         return count, nano_usd
 
-    def _roll_period(self, base: int, limits: KeyLimits) -> bool:
-        """Start a new period when the old one has ended. Returns whether the spent sum is unknown."""
+    def _try_roll_period(self, base: int, limits: KeyLimits) -> bool:
+        """Start a new period when the old one has ended. Return False if the spent sum is unknown."""
         words, period_code = self._words, PERIOD_CODES[limits.period]
         if words[base + _PERIOD_START] == PERIOD_START_UNKNOWN or words[base + _PERIOD_CODE] != period_code:
-            return True
+            return False
         if limits.period_start > words[base + _PERIOD_START]:
             words[base + _PERIOD_START], words[base + _SPENT_NANO_USD] = limits.period_start, 0
-        return False
+        return True
 
     def _advance_window(self, base: int, second: int) -> None:
         """Clear the buckets that have left the window."""
