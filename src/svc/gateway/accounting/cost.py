@@ -16,8 +16,8 @@ from svc.gateway.accounting.price import Price
 from svc.gateway.routing.backends import Backend
 from svc.wire.usage import TokenUsage
 
-NANOS_PER_DOLLAR: Final = 1e9
-NANOS_PER_MILLION_TOKEN_PRICE: Final = NANOS_PER_DOLLAR / 1e6
+NANO_USD_PER_USD: Final = 1e9
+NANOS_PER_MILLION_TOKEN_PRICE: Final = NANO_USD_PER_USD / 1e6
 """Nano-USD per token at a price of 1 USD per million tokens."""
 _price_fields: Final = msgspec.structs.astuple
 
@@ -40,7 +40,7 @@ def compute_token_cost(price: Price, usage: TokenUsage) -> float:
         total += cached * (input_price if cached_price is None else cached_price)
     if written:
         total += written * (input_price if cache_write_price is None else cache_write_price)
-    return int(total * NANOS_PER_MILLION_TOKEN_PRICE + 0.5) / NANOS_PER_DOLLAR
+    return int(total * NANOS_PER_MILLION_TOKEN_PRICE + 0.5) / NANO_USD_PER_USD
 
 
 class PriceTable:

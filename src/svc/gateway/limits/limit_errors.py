@@ -9,12 +9,11 @@ from typing import Final
 
 from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest, RateLimited
+from svc.gateway.accounting.cost import NANO_USD_PER_USD
 from svc.stores.counters.base import KeyLimits, LimitExceeded
 from svc.stores.database.base import budget_period_end
 from svc.wire.usage import format_usd
 
-NANO_USD_PER_USD: Final = 1e9
-"""Nano-USD per USD."""
 MAX_BUDGET_RETRY_AFTER_SECONDS: Final = 120.0
 """If a budget refills later than this many seconds, the response tells clients not to retry."""
 _FORMATTED_DURATIONS: Final = tuple(f"{n / 10:.1f}s" if n < 600 else f"1m{(n - 600) / 10:.1f}s" for n in range(611))

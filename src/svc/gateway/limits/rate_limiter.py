@@ -19,9 +19,8 @@ from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import estimate_prompt_tokens
 from svc.errors import RateLimited, SvcError
-from svc.gateway.accounting.cost import PriceTable, compute_token_cost
+from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost
 from svc.gateway.limits.limit_errors import (
-    NANO_USD_PER_USD,
     build_limit_error,
     check_fits_limits,
     check_output_bounded,

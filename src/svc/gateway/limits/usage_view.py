@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from svc.gateway.limits.limit_errors import NANO_USD_PER_USD
+from svc.gateway.accounting.cost import NANO_USD_PER_USD
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.keys.lifecycle import ShownKey
 from svc.keys.limit_usage import KeyLimitUsage
