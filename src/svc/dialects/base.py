@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from svc.dialects.fastpath.chunk_cache import ChunkTemplateCache
 from svc.errors import SvcError
@@ -89,7 +89,10 @@ class EncodedResponse:
 
 
 class StreamDecoder(Protocol):
-    """Decodes the events of one upstream stream."""
+    """Decodes the events of one upstream stream. An event with text only, which follows another one, has no effect."""
+
+    text_field: ClassVar[bytes]
+    """The name of the field with the text of a TextDelta."""
 
     def decode(self, event: bytes) -> list[StreamDelta]:
         """Return the deltas of one server-sent event. Raises ProviderFailed if it is malformed."""
@@ -100,7 +103,10 @@ class StreamDecoder(Protocol):
 
 
 class StreamEncoder(Protocol):
-    """Encodes the events of one stream for a client."""
+    """Encodes the events of one stream for a client. A TextDelta that follows another one has no effect."""
+
+    text_field: ClassVar[bytes]
+    """The name of the field with the text of a TextDelta."""
 
     def encode(self, delta: StreamDelta) -> bytes:
         """Return the events of a delta, which may be empty.

@@ -39,6 +39,7 @@ class ResumableTranslation(StreamTranslation):
 
     def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
         super().__init__(decoder, encoder)
+        self.disable_fast_paths()  # each text is kept
         self._text = bytearray()
         """The text in UTF-8, in one buffer. Single chunks, even in `io.StringIO`, would need ten times the memory."""
         self._is_text_only = True

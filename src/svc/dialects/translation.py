@@ -6,6 +6,7 @@ upstream ── events ──> StreamDecoder ── deltas ──> StreamEncoder
 from __future__ import annotations
 
 from svc.dialects.base import StreamDecoder, StreamEncoder
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate, learn_template
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.upstream_errors import from_stream_error, truncated_response_error
 from svc.errors import ProviderFailed, SvcError
@@ -23,24 +24,47 @@ from svc.wire.sse import split_events
 class StreamTranslation(StreamTransform):
     """Translates a stream through the deltas of the canonical chat."""
 
-    __slots__ = ("_decoder", "_encoder")
+    __slots__ = ("_decoder", "_encoder", "_max_templates", "_template")
 
     def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
         super().__init__()
         self._decoder = decoder
         self._encoder = encoder
+        self._max_templates = MAX_LEARNED_TEMPLATES
+        self._template: ChunkTemplate | None = None
+        """Translates events that differ from the last one in their text only."""
+
+    def disable_fast_paths(self) -> None:
+        self._max_templates = 0
 
     def _process_block(self, block: bytes, *, is_last: bool) -> bytes:
+        if self._template is not None and (translated := self._template.apply(block)) is not None:
+            return translated
         out: list[bytes] = []
         try:
             for event in split_events(block):
-                out.extend(self._encode_delta(delta) for delta in self._decoder.decode(event))
+                out.append(self._translate_event(event))
                 if self._decoder.is_complete:
                     out.append(self._finish())
                     break
         except SvcError as error:
             return self._fail_or_raise(b"".join(out), error, is_last=is_last)
         return b"".join(out)
+
+    def _translate_event(self, event: bytes) -> bytes:
+        if self._template is not None and (translated := self._template.apply(event + b"\n\n")) is not None:
+            return translated
+        self._template = None
+        deltas = self._decoder.decode(event)
+        if len(deltas) != 1 or type(deltas[0]) is not TextDelta:
+            return b"".join([self._encode_delta(delta) for delta in deltas])
+        client_event = self._encode_delta(deltas[0])
+        if self._max_templates > 0 and client_event.endswith(b"\n\n"):
+            self._max_templates -= 1
+            self._template = learn_template(
+                event, client_event[:-2], self._decoder.text_field, self._encoder.text_field
+            )
+        return client_event
 
     def _finish(self) -> bytes:
         if not self._is_complete:

@@ -7,7 +7,7 @@ ping, error: at any point
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from svc.dialects.anthropic.schema import (
     EVENT_DECODER,
@@ -56,6 +56,8 @@ class _OpenToolCall:
 
 class AnthropicStreamDecoder:
     """A StreamDecoder of message events."""
+
+    text_field: ClassVar[bytes] = b"text"
 
     def __init__(self) -> None:
         self._is_complete = False

@@ -6,7 +6,7 @@ the stream ends.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -38,6 +38,8 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 class AnthropicStreamEncoder:
     """A StreamEncoder of message events."""
+
+    text_field: ClassVar[bytes] = b"text"
 
     def __init__(self) -> None:
         self._finish_reason: FinishReason = "stop"

@@ -22,6 +22,8 @@ _TEXT_AND_QUOTE: Final = re.compile(
     rb'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 )
 """The content of a JSON string and its closing quote (RFC 8259, section 7). Escaped surrogates do not match."""
+_CONVERTIBLE_TEXT_AND_QUOTE: Final = re.compile(rb'(?!")[^"\\\x00-\x1f]*+(?:\\["\\bfnrt][^"\\\x00-\x1f]*+)*+"')
+"""The same, where encoding the decoded text again gives the same bytes, and the text is not empty."""
 _RANDOM_PADDING: Final = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
 _PADDING_END: Final = b'"}\n\n'
 _TEXT_END_CODE: Final = 0x22
@@ -64,9 +66,11 @@ class ChunkTemplate:
         if max_end - text_start <= MAX_BYTEWISE_SCAN_BYTES:
             while index <= max_end and 0x20 <= (byte := data[index]) <= 0x7E and byte != _TEXT_ESCAPE_CODE:
                 if byte == _TEXT_END_CODE:
-                    return index
+                    return index if index > text_start or self.is_identity else -1
                 index += 1
-        found = _TEXT_AND_QUOTE.match(data, index)  # the rest of a text that is long, or has escapes or other scripts
+        # The rest of a text that is long, or has escapes or other scripts.
+        pattern = _TEXT_AND_QUOTE if self.is_identity else _CONVERTIBLE_TEXT_AND_QUOTE
+        found = pattern.match(data, index)
         if found is None:
             return -1
         index = found.end() - 1
@@ -120,21 +124,25 @@ def is_plain_json_text(data: bytes, start: int, stop: int) -> bool:
     return start <= stop
 
 
-def learn_template(upstream_event: bytes, client_event: bytes, field: bytes) -> ChunkTemplate | None:
-    """Return the template of a chunk whose only text is `field`. None if the position of the text is ambiguous."""
-    pattern = _TEXT_FIELD_STARTS[field]
-    upstream_parts = _split_around_text(upstream_event, pattern, field)
+def learn_template(
+    upstream_event: bytes, client_event: bytes, field: bytes, client_field: bytes = b""
+) -> ChunkTemplate | None:
+    """Return the template of a chunk whose only text is `field`. None if the position of the text is ambiguous.
+
+    `client_field` is its name in the client's chunk, if that differs.
+    """
+    upstream_parts = _split_around_text(upstream_event, field)
     client_parts = (
-        upstream_parts if client_event is upstream_event else _split_around_text(client_event, pattern, field)
+        upstream_parts if client_event is upstream_event else _split_around_text(client_event, client_field or field)
     )
     return ChunkTemplate(upstream_parts, client_parts) if upstream_parts and client_parts else None
 
 
-def _split_around_text(event: bytes, pattern: re.Pattern[bytes], field: bytes) -> tuple[bytes, bytes] | None:
+def _split_around_text(event: bytes, field: bytes) -> tuple[bytes, bytes] | None:
     """Return what is before and after the text. A name in a text has escaped quotes, so that it is not counted."""
     if event.count(b'"' + field + b'"') != 1:
         return None
-    match = pattern.search(event)
+    match = _TEXT_FIELD_STARTS[field].search(event)
     text_and_quote = _TEXT_AND_QUOTE.match(event, match.end()) if match is not None else None
     if match is None or text_and_quote is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -54,6 +54,8 @@ _LENIENT_CHUNK_DECODER: Final = msgspec.json.Decoder(_LenientChunk)
 
 class OpenAIStreamDecoder:
     """A StreamDecoder of chat completion chunks."""
+
+    text_field: ClassVar[bytes] = b"content"
 
     def __init__(self) -> None:
         self._has_started = False

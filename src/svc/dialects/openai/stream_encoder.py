@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -32,6 +32,8 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 class OpenAIStreamEncoder:
     """A StreamEncoder of chat completion chunks."""
+
+    text_field: ClassVar[bytes] = b"content"
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage

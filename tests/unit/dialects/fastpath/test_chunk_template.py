@@ -102,10 +102,20 @@ def test_template_text_that_matches_is_valid_json(text: bytes) -> None:
         assert is_valid(chunk)
 
 
-@given(TEXTS, TEXTS)
-def test_template_for_other_bytes_converts_text_unchanged(first: bytes, second: bytes) -> None:
-    event, client_event = START + b"Hello" + END, b'data: {"content":"Hello"}'
-    template = learn_template(event, client_event, b"content")
+def converting() -> ChunkTemplate:
+    template = learn_template(START + b"Hello" + END, b'data: {"text":"Hello"}', b"content", b"text")
     assert template is not None
-    block = b"".join(START + text + END + b"\n\n" for text in (first, second))
-    assert template.apply(block) == b"".join(b'data: {"content":"%b"}\n\n' % text for text in (first, second))
+    return template
+
+
+@given(st.lists(TEXTS.filter(bool), min_size=1, max_size=3))
+def test_template_for_other_bytes_converts_text_unchanged(texts: list[bytes]) -> None:
+    block = b"".join(START + text + END + b"\n\n" for text in texts)
+    converted = converting().apply(block)
+    assert converted == b"".join(b'data: {"text":"%b"}\n\n' % text for text in texts) or b"\\u" in block
+
+
+@pytest.mark.parametrize("text", [b"", b"a\\/b", b"\\u00e9", LONG.encode() + b"\\/"])
+def test_template_for_other_bytes_leaves_text_that_encodes_differently(text: bytes) -> None:
+    assert converting().apply(START + text + END + b"\n\n") is None
+    assert learn().apply(START + text + END + b"\n\n") is not None
