@@ -177,7 +177,7 @@ def learn(data: bytes) -> RequestHeadCache:
     """Learn a head as the connection handler does after it has read the request."""
     request = Request()
     request.content_length = len(CHAT)
-    request.api_key = ApiKey("k", "k")
+    request.api_key, request.key_digest = ApiKey("k", "k"), b"digest"
     cache = RequestHeadCache(is_enabled=True)
-    cache.learn(data, request, b"digest")
+    cache.learn(data, request)
     return cache

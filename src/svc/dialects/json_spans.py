@@ -14,8 +14,9 @@ ByteSpan = tuple[int, int]
 """The index of a value's first byte, and of the byte after its last byte."""
 
 _SPACE_CODE: Final = 0x20
-_QUOTE_CODE: Final = 0x22
 _COLON_CODE: Final = 0x3A
+_COMMA_CODE: Final = 0x2C
+_OPENING_BRACE_CODE: Final = 0x7B
 _CLOSING_BRACE_CODE: Final = 0x7D
 
 
@@ -24,33 +25,38 @@ def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
 
     None if a name is repeated or escaped, since parsers differ on such bodies, and for an object without fields.
     Raises InvalidRequest for anything but a JSON object.
+
+    The decoder keeps the last value of a repeated name. Each step must find exactly the next name and value, with the
+    separator before them, so that the walk never leaves the top-level object.
     """
     fields: dict[str, Any] = decode_client_fields(raw)
     spans: dict[str, ByteSpan] = {}
-    end = len(raw)
+    end, separator = len(raw), _OPENING_BRACE_CODE
     index = _skip_whitespace(raw, 0, end)
     for name, value in fields.items():
-        key = name.encode()
-        index = _skip_whitespace(raw, index + 1, end) + 1  # after the brace or the comma, and after the quote
-        if not raw.startswith(key, index):
-            return None
-        index += len(key)
-        if index >= end or raw[index] != _QUOTE_CODE:
+        key = b'"%b"' % name.encode()
+        if index >= end or raw[index] != separator:
             return None
         index = _skip_whitespace(raw, index + 1, end)
+        if not raw.startswith(key, index):
+            return None
+        index = _skip_whitespace(raw, index + len(key), end)
         if index >= end or raw[index] != _COLON_CODE:
             return None
         start = _skip_whitespace(raw, index + 1, end)
         if not raw.startswith(value, start):
             return None
-        stop = start + len(value)
-        spans[name] = start, stop
-        index = _skip_whitespace(raw, stop, end)
-    return spans if index < end and raw[index] == _CLOSING_BRACE_CODE and fields else None
+        spans[name] = start, start + len(value)
+        index, separator = _skip_whitespace(raw, start + len(value), end), _COMMA_CODE
+    is_whole = index < end and raw[index] == _CLOSING_BRACE_CODE and _skip_whitespace(raw, index + 1, end) == end
+    return spans if is_whole and fields else None
 
 
 def _skip_whitespace(raw: bytes, index: int, end: int) -> int:
-    """Return the index of the first byte at or after `index` that is not whitespace. Other controls are not JSON."""
+    """Return the index of the first byte at or after `index` that is not whitespace.
+
+    In valid JSON, no other control character can occur here.
+    """
     while index < end and raw[index] <= _SPACE_CODE:
         index += 1
     return index

@@ -20,6 +20,7 @@ from svc.dialects.validation import decode_client_fields, decode_client_object, 
 from svc.wire.chat import UpstreamOverrides
 
 _FIELD_NAME: Final = re.compile(rb'"([a-z_]+)"\s*:')
+_ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
 _ROUTING_FIELDS: Final = frozenset(
     (
         *("model", "messages", "system", "stream", "stream_options"),
@@ -77,6 +78,8 @@ def _find_unambiguous_spans(raw: bytes) -> dict[str, ByteSpan]:
 
 def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
     """Return whether the body can have a field with an override. Nested fields of the same name count too."""
+    if b"\\u00" in raw and _ESCAPED_LETTER.search(raw) is not None:  # a nested name may be escaped
+        return True
     names = set(_FIELD_NAME.findall(raw))
     if overrides.min_temperature and b"temperature" in names:
         return True

@@ -41,3 +41,34 @@ def test_field_spans_valid_body_cover_each_value(body: dict[str, object], space:
 )
 def test_field_spans_duplicate_or_escaped_name_returns_none(raw: bytes) -> None:
     assert find_field_spans(raw) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"x":12,"x":1}',
+        b'{"a":0,"x":12,"x":1,"b":0}',
+        rb'{"x":{"y":1},"n":12,"x":{"y":1},"\"x\":{\"y":1,"n":1}',
+        rb'{"x":{"y":1},"model":"m","max_tokens":10000,"x":{"y":1},"00,\"x\":{\"y":1,"max_tokens":1}',
+        rb'{"x":{"y":1,"model":"a","messages":[]},"z":12,"x":{"y":1,"model":"a","messages":[]},'
+        rb'"\"x\":{\"y":1,"model":"a","messages":[],"z":1}',
+    ],
+)
+def test_field_spans_value_that_is_prefix_of_earlier_value_returns_none(raw: bytes) -> None:
+    json.loads(raw)
+    assert find_field_spans(raw) is None
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", 'c"', ""]), VALUES), min_size=1, max_size=6), st.sampled_from("\n\t ")
+)
+def test_field_spans_any_pairs_cover_each_value_or_are_ambiguous(pairs: list[tuple[str, object]], space: str) -> None:
+    fields = [f"{json.dumps(name)}{space}:{json.dumps(value, ensure_ascii=False)}" for name, value in pairs]
+    raw = f"{space}{{{f'{space},'.join(fields)}}}".encode()
+    spans = find_field_spans(raw)
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names) or 'c"' in names:
+        assert spans is None
+    else:
+        assert spans is not None
+        assert {name: json.loads(raw[start:end]) for name, (start, end) in spans.items()} == dict(pairs)

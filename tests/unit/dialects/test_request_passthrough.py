@@ -171,3 +171,10 @@ def test_passthrough_many_names_in_other_cases_takes_linear_time() -> None:
     began = time.process_time()
     assert json.loads(pass_through(raw).body) == json.loads(raw)
     assert time.process_time() - began < 0.5
+
+
+def test_passthrough_escaped_nested_name_does_not_bypass_override() -> None:
+    raw = b'{"model":"m","messages":[{"role":"user","n\\u0061me":"bob","content":"hi"}]}'
+    built = pass_through(raw, rejects=("messages[].name",))
+    assert json.loads(built.body)["messages"] == [USER]
+    assert built.dropped_fields == ("messages[].name",)

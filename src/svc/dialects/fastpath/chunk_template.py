@@ -57,6 +57,11 @@ class ChunkTemplate:
         self.suffix = suffix
         self._client_parts = client_parts
 
+    @property
+    def has_padding(self) -> bool:
+        """Whether chunks end in random padding."""
+        return bool(self._padding_end)
+
     def find_text_end(self, data: bytes, start: int) -> int:
         """Return the end of the text of a matching chunk that begins at `start`, or -1. See `find_chunk_end`."""
         index = text_start = start + len(self.prefix)

@@ -243,7 +243,13 @@ class OpenAIPassthrough(Passthrough):
     def _cache_text(self, cache: ChunkTemplateCache, index: int) -> None:
         """Cache the current template."""
         template = self._template
-        if template is None or not template.is_identity or index != cache.choice_index or self.model != cache.model:
+        if (
+            template is None
+            or not template.is_identity
+            or template.has_padding
+            or index != cache.choice_index
+            or self.model != cache.model
+        ):
             return
         if template.prefix.startswith(self._chunk_prefix) and strip_chunk_prefix(
             template.prefix + template.suffix, self._chunk_prefix

@@ -14,9 +14,10 @@ from svc.wire.key import ApiKey
 class KeyHeaderCache:
     """The key headers of a connection's last request with a valid key. Equal headers need no hash."""
 
-    __slots__ = ("_api_key", "_authorization", "_x_api_key", "digest")
+    __slots__ = ("_api_key", "_authorization", "_is_enabled", "_x_api_key", "digest")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_enabled: bool) -> None:
+        self._is_enabled = is_enabled
         self._api_key: ApiKey | None = None
         self._authorization = self._x_api_key = b""
         self.digest = b""
@@ -24,7 +25,8 @@ class KeyHeaderCache:
     def match(self, headers: Mapping[bytes, bytes], keyring: Keyring) -> ApiKey | None:
         """Return the key if the headers are equal, and the key is unchanged and not expired."""
         if (
-            self._api_key is not None
+            self._is_enabled
+            and self._api_key is not None
             and headers.get(b"authorization", b"") == self._authorization
             and headers.get(b"x-api-key", b"") == self._x_api_key
             and keyring.is_current(self.digest, self._api_key)
@@ -45,7 +47,7 @@ def authenticate(
     key_cache: KeyHeaderCache,
     on_loaded: Callable[[Request], None],
 ) -> None:
-    """Set `api_key` or `rejection` of a request, or both if only its content headers are invalid.
+    """Set `api_key` or `rejection` of a request, or both if the key lacks the scope or a content header is invalid.
 
     If the key is not in memory, set `is_key_loading`, query the database, and call `on_loaded` later.
     The body of a rejected request is read, but not kept.
@@ -59,6 +61,7 @@ def authenticate(
             if request.api_key is not None and secret is not None:
                 key_cache.store(headers, secret, request.api_key)
         if request.api_key is not None:
+            request.key_digest = key_cache.digest
             request.api_key.require_scope(endpoint.scope)
     except SvcError as error:
         request.rejection = error

@@ -50,6 +50,7 @@ class Request:
         "is_key_loading",
         "is_websocket_upgrade",
         "keep_alive",
+        "key_digest",
         "method",
         "origin",
         "path",
@@ -81,6 +82,8 @@ class Request:
         self.forwarded_head: ForwardedHead | None = None
         """The part of the head that a model endpoint forwards to the upstream."""
         self.api_key: ApiKey | None = None
+        self.key_digest = b""
+        """The hash of the secret that `api_key` was found by."""
         self.rejection: SvcError | None = None
         self.is_key_loading = False
         """Whether the database query for the API key is in progress."""
@@ -218,7 +221,7 @@ class RequestHeadCache(HeadCache):
         request.body.append(body)
         return request
 
-    def learn(self, data: bytes, request: Request, key_digest: bytes) -> None:
+    def learn(self, data: bytes, request: Request) -> None:
         """Cache the head of an authenticated request to a model endpoint. `data` is the whole request."""
         self.request = None
         is_cacheable = (
@@ -229,8 +232,8 @@ class RequestHeadCache(HeadCache):
             and request.api_key is not None
         )
         if self.replace_head(data, request.content_length, is_cacheable=is_cacheable):
-            request.headers.clear()  # requests to model endpoints do not need them any more
-            self.request, self._key_digest = request, key_digest
+            request.headers.clear()  # requests to fast routes do not need them any more
+            self.request, self._key_digest = request, request.key_digest
 
     def forget(self) -> None:
         """Drop the cached head."""

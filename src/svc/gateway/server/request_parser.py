@@ -100,7 +100,7 @@ class RequestParser(Downstream):
         """The part of `_long_body` that is not received yet, without its last byte."""
         self._head_bytes = 0
         self._request_lines = RequestLineChecker()
-        self._key_cache = KeyHeaderCache()
+        self._key_cache = KeyHeaderCache(is_enabled=fast_paths)
         self._head_cache = RequestHeadCache(is_enabled=fast_paths)
         self._last_request: Request | None = None
         """The last complete request of the current read."""
@@ -218,7 +218,7 @@ class RequestParser(Downstream):
         last_request, self._last_request = self._last_request, None
         if is_new_request and last_request is not None:
             if last_request.api_key is not None and self._incoming_request is None:
-                self._head_cache.learn(data, last_request, self._key_cache.digest)
+                self._head_cache.learn(data, last_request)
             else:
                 self._head_cache.forget()
         self._check_incomplete_request()
