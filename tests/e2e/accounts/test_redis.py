@@ -51,7 +51,8 @@ def test_redis_two_gateways_share_budget(nodes: tuple[Gateway, Gateway]) -> None
     one, two = nodes
     made = create(one, "--name", "spender", "--budget-usd", "0.0002")
     statuses = [ask((one, two)[number % 2], made["key"], max_tokens=100).status for number in range(40)]
-    assert statuses == sorted(statuses)
+    # A 429 may come early: the commit of a request can reach Redis after the next reservation.
+    assert (statuses[0], statuses[-1]) == (200, 429)
     assert {200, 429} == set(statuses)
     time.sleep(1.5)
     (total,) = [row for row in usage(one, "--by", "key") if row["key"] == made["id"]]
