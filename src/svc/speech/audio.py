@@ -23,7 +23,7 @@ _ENCODING_BYTES: dict[SampleEncoding, int] = {"u8": 1, "s16": 2, "s24": 3, "s32"
 _INTEGER_ENCODINGS: dict[int, SampleEncoding] = {8: "u8", 16: "s16", 24: "s24", 32: "s32"}
 _FLOAT_ENCODINGS: dict[int, SampleEncoding] = {32: "f32", 64: "f64"}
 _MIN_UNKNOWN_SIZE_BYTES = 0x7FFF0000
-"""Writers to a pipe declare a data size of 0 or of at least this. RF64 files declare the size elsewhere."""
+"""A size of 0, or of this value or more, means unknown: the writer wrote to a pipe, or the file is RF64."""
 _WAVE_FORMAT_PCM, _WAVE_FORMAT_IEEE_FLOAT, _WAVE_FORMAT_EXTENSIBLE = 1, 3, 0xFFFE
 
 
@@ -105,7 +105,7 @@ def parse_wav(data: bytes) -> WavFile:
             format_ = _parse_format_chunk(data[offset : offset + min(size, 64)])
         elif chunk_id == b"data":
             if format_ is None:
-                break
+                raise InvalidRequest("The WAV file has no format chunk before its samples.", param="file")
             declared_bytes = size if 0 < size < _MIN_UNKNOWN_SIZE_BYTES else None
             samples = view[offset:] if declared_bytes is None else view[offset : offset + declared_bytes]
             return WavFile(

@@ -16,9 +16,9 @@ def test_moonshine_tokens_entries_become_base64_lines():
     assert third == b" 2"
 
 
-@pytest.mark.parametrize("data", [b"\x05hi", b"\x81"])
-def test_moonshine_tokens_truncated_data_raises(data):
-    with pytest.raises((ValueError, IndexError)):
+@pytest.mark.parametrize("data", [b"\x05hi", b"\x80", b"\x81", b"\x02hi\xff"])
+def test_moonshine_tokens_truncated_data_raises_value_error(data):
+    with pytest.raises(ValueError, match="ends inside a"):
         moonshine_tokens.make(data)
 
 

@@ -55,13 +55,17 @@ def test_parse_wav_truncated_file_has_truncation_warning():
         wav(b"ab", bits=12),
         wav(b"ab", channels=0),
         wav(b"ab", rate=0),
-        b"RIFF\0\0\0\0WAVEdata\x02\0\0\0ab",
         b"RIFF\0\0\0\0WAVEfmt \x04\0\0\0abcd",
     ],
 )
 def test_parse_wav_invalid_file_raises_invalid_request(data):
     with pytest.raises(InvalidRequest):
         parse_wav(data)
+
+
+def test_parse_wav_data_before_format_raises_invalid_request():
+    with pytest.raises(InvalidRequest, match="no format chunk before its samples"):
+        parse_wav(b"RIFF\0\0\0\0WAVEdata\x02\0\0\0ab")
 
 
 @settings(deadline=None)

@@ -10,12 +10,14 @@ from base64 import b64encode
 
 
 def make(tokenizer: bytes) -> bytes:
-    """Return the tokens in the order of their numbers. Raises ValueError if the file ends inside a token."""
+    """Return the tokens in the order of their numbers. Raises ValueError if the file ends inside an entry."""
     lines: list[bytes] = []
     offset = 0
     while offset < len(tokenizer):
         length, offset = tokenizer[offset], offset + 1
         if length >= 128:
+            if offset == len(tokenizer):
+                raise ValueError("tokenizer.bin ends inside a length")
             length, offset = length - 128 + 128 * tokenizer[offset], offset + 1
         token, offset = tokenizer[offset : offset + length], offset + length
         if len(token) != length:
