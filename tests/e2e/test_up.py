@@ -40,7 +40,7 @@ class Up:
     def read_announcement(self) -> str:
         assert self.process.stdout is not None
         output = ""
-        while "Ctrl-C ends it." not in output:
+        while "Press Ctrl-C to stop." not in output:
             line = self.process.stdout.readline()
             assert line, output
             output += line

@@ -21,7 +21,8 @@ chunks. A request may take three seconds in total. The fallback is a provider of
 
 * *complete response* is status 200, and for a stream also a finish reason and its last event.
 * *attempts* is the value of the header `x-svc-attempts`, when it is more than 1.
-* *Seconds* is the longest time until the client has the response or the error.
+* *Seconds* is the test's limit for the time until the client has the response or the error. It is not a measurement.
+  For the longest bodies, the limit is one second more than the total timeout.
 * The access log has one line per request, with one of three statuses:
     * `error` for an HTTP status of 400 or more
     * `cut` for an error in a stream that had started

@@ -119,5 +119,5 @@ Try it:   {_command_name()} chat "What is a gateway?"
 or        curl -N {gateway_address}/v1/chat/completions -H "Authorization: Bearer {key}" \\
             -d '{example_body}'
 
-Ctrl-C ends it."""
+Press Ctrl-C to stop."""
     print(text.strip(), flush=True)
