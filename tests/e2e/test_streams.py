@@ -21,7 +21,7 @@ def events_of(letter: str, text: str = "eins zwei drei vier") -> list[bytes]:
     return anthropic_wire.stream(text) if letter == "B" else openai_wire.stream(text)
 
 
-def started(letter: str) -> list[bytes]:
+def first_events(letter: str) -> list[bytes]:
     """Return the first events, including some text."""
     return events_of(letter)[:5] if letter == "B" else events_of(letter)[:3]
 
@@ -65,7 +65,7 @@ INTERRUPTIONS: dict[str, Script] = {
 def test_stream_interrupted_ends_with_error(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, cut: str
 ) -> None:
-    fakes[letter].plays(sse(started(letter), end=INTERRUPTIONS[cut]))
+    fakes[letter].plays(sse(first_events(letter), end=INTERRUPTIONS[cut]))
     got = gateway.chat(model, stream=True)
     assert got.status == 200
     assert got.whole
@@ -84,7 +84,7 @@ def chunked(events: list[bytes]) -> bytes:
 def test_stream_events_before_invalid_http_are_forwarded(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, before: int
 ) -> None:
-    events = started(letter)
+    events = first_events(letter)
     together = pause(0.3) + raw(chunked(events[before:]) + b"zzz\r\n") + pause(5)
     fakes[letter].plays(sse(events[:before], end=together))
     chunks, error = broken_stream(gateway.chat(model, stream=True).body)
@@ -96,8 +96,8 @@ def test_stream_events_before_invalid_http_are_forwarded(
 def test_stream_invalid_http_before_first_event_returns_502(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str
 ) -> None:
-    """Nothing was sent to the client, so another target may still answer."""
-    fakes[letter].always_plays(sse([], end=raw(chunked(started(letter)) + b"zzz\r\n") + pause(5)))
+    """Nothing was sent to the client, so another backend may still answer."""
+    fakes[letter].always_plays(sse([], end=raw(chunked(first_events(letter)) + b"zzz\r\n") + pause(5)))
     got = gateway.chat(model, stream=True)
     assert (got.status, got.code) == (502, "provider_error")
 
@@ -115,14 +115,14 @@ def test_stream_invalid_http_after_done_is_ignored(
 def test_stream_interrupted_raises_in_openai_sdk(
     openai_client: openai.OpenAI, fakes: dict[str, FakeProvider], letter: str, model: str
 ) -> None:
-    fakes[letter].plays(sse(started(letter)))
+    fakes[letter].plays(sse(first_events(letter)))
     with pytest.raises(openai.APIError) as caught:
         list(openai_client.chat.completions.create(model=model, messages=HI, stream=True))
     assert caught.value.code == "provider_error"
 
 
 def test_stream_done_without_finish_reason_is_error(gateway: Gateway, provider_a: FakeProvider) -> None:
-    provider_a.plays(sse([*started("A"), openai_wire.DONE]))
+    provider_a.plays(sse([*first_events("A"), openai_wire.DONE]))
     _, error = broken_stream(gateway.chat(stream=True).body)
     assert error["code"] == "provider_error"
 
@@ -142,7 +142,7 @@ def test_stream_stop_reason_without_message_stop_is_complete(gateway: Gateway, p
 
 @pytest.mark.parametrize("kind", ["overloaded_error", "api_error", "rate_limit_error"])
 def test_stream_anthropic_error_event_ends_with_error(gateway: Gateway, provider_b: FakeProvider, kind: str) -> None:
-    provider_b.plays(sse([*started("B"), anthropic_wire.error_event(kind, "Sorry")]))
+    provider_b.plays(sse([*first_events("B"), anthropic_wire.error_event(kind, "Sorry")]))
     chunks, error = broken_stream(gateway.chat(CLAUDE, stream=True).body)
     assert text_of(chunks).startswith("eins")
     assert error["code"] in ("provider_error", "rate_limit_exceeded")
@@ -150,13 +150,13 @@ def test_stream_anthropic_error_event_ends_with_error(gateway: Gateway, provider
 
 def test_stream_openai_error_event_ends_with_error(gateway: Gateway, provider_a: FakeProvider) -> None:
     failure = openai_wire.event(openai_wire.error("The server had an error", "server_error"))
-    provider_a.plays(sse([*started("A"), failure, openai_wire.DONE]))
+    provider_a.plays(sse([*first_events("A"), failure, openai_wire.DONE]))
     _, error = broken_stream(gateway.chat(stream=True).body)
     assert error["code"] == "provider_error"
 
 
 def test_stream_finish_reason_error_ends_with_error(gateway: Gateway, provider_c: FakeProvider) -> None:
-    provider_c.plays(sse([*started("A"), openai_wire.chunk({}, "error"), openai_wire.DONE]))
+    provider_c.plays(sse([*first_events("A"), openai_wire.chunk({}, "error"), openai_wire.DONE]))
     _, error = broken_stream(gateway.chat(LLAMA, stream=True).body)
     assert error["code"] == "provider_error"
 
@@ -218,7 +218,7 @@ def test_stream_event_of_2_mb_is_forwarded(gateway: Gateway, provider_a: FakePro
 
 
 def test_stream_line_beyond_limit_ends_with_error(gateway: Gateway, provider_a: FakeProvider) -> None:
-    provider_a.plays(sse([*started("A"), b"data: " + b"x" * 10_000_000], end=pause(5)))
+    provider_a.plays(sse([*first_events("A"), b"data: " + b"x" * 10_000_000], end=pause(5)))
     got = gateway.chat(stream=True)
     _, error = broken_stream(got.body)
     assert error["code"] == "provider_error"

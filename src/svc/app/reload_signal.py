@@ -29,7 +29,7 @@ class ControllingTerminal:
         self._was_attached = not is_sighup_ignored and _can_open_tty()
 
     def is_hung_up(self) -> bool:
-        """Return whether the terminal of the start has been closed."""
+        """Return whether the controlling terminal has been closed."""
         return self._was_attached and not _can_open_tty()
 
 
@@ -42,7 +42,10 @@ def _can_open_tty() -> bool:
 
 
 class ReloadSignal:
-    """A context in which SIGHUP does not end the process. A signal before `set_callback` is delivered then."""
+    """A context manager that turns SIGHUP into a callback, or into SIGTERM if the terminal was closed.
+
+    `set_callback` delivers a signal that came earlier.
+    """
 
     def __init__(self) -> None:
         self._terminal = ControllingTerminal()

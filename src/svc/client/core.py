@@ -85,9 +85,8 @@ class ClientCore:
             base_url = resolve_gateway_url(
                 gateway_url, config.gateway, environ, default=local_gateway or PRODUCTION_GATEWAY
             )
-            key = self.api_key or (
-                read_local_api_key(home) if base_url == local_gateway else None
-            )  # not `self.api_key`: a registry would receive it
+            # Not `self.api_key`, which registries receive.
+            key = self.api_key or (read_local_api_key(home) if base_url == local_gateway else None)
             headers = {"authorization": f"Bearer {key}"} if key else {}
         server_kind = "provider" if direct else "gateway"
         self.session = HttpSession(
@@ -136,7 +135,7 @@ class ClientCore:
         return backend
 
     async def _first_model(self) -> str | None:
-        """Return the first chat model of the gateway, for a caller that named none and lacks the default model."""
+        """Return the gateway's first chat model. Used if the caller named none and the default is missing."""
         if self.direct:
             return None
         return next((model.id for model in await self.models() if model.kind is None), None)

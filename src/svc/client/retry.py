@@ -30,7 +30,10 @@ def is_retryable(status: int, headers: Mapping[str, str]) -> bool:
 
 
 def retry_delay(attempt: int, headers: Mapping[str, str] | None = None) -> float | None:
-    """Return the seconds before the next attempt, counted from 0. None if the server requests a longer delay."""
+    """Return the seconds before the next attempt, or None if the server requests a longer delay.
+
+    `attempt` counts from 0.
+    """
     headers = headers or {}
     retry_after = parse_retry_after(headers.get("retry-after-ms"), headers.get("retry-after"))
     if retry_after is not None and retry_after > SDK_MAX_RETRY_AFTER_SECONDS:
@@ -53,13 +56,13 @@ class ClientCircuitBreaker:
         )
 
     def raise_if_open(self) -> None:
-        """To be called before a request. Raises GatewayFailed while it blocks requests."""
+        """Raise GatewayFailed while the circuit is open. Call it before each request."""
         with self._lock:
             now = self._clock()
             if not self._breaker.acquire_request(now):
                 raise GatewayFailed(
-                    f"The {self._server_kind} failed {self._consecutive_failures} times in a row; "
-                    f"it is tried again in {self._breaker.seconds_until_allowed(now):.0f} s."
+                    f"The {self._server_kind} failed {self._consecutive_failures} times in a row. "
+                    f"The next request is possible in {self._breaker.seconds_until_allowed(now):.0f} s."
                 )
 
     def record_success(self) -> None:

@@ -1,4 +1,4 @@
-"""The properties of a request that routing and limits use."""
+"""Routing information: equal for all requests with the same routing and limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class RoutingInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal for all requests with the same routing and limits."""
+    """The fields of a request that routing and limits read."""
 
     model: str
     stream: bool = False

@@ -20,7 +20,7 @@ from svc.wire.usage import TokenUsage
 
 
 class StreamTransform:
-    """Subclasses process the events. Do not call `feed` after `has_ended`."""
+    """Transforms one stream. Subclasses process its events."""
 
     __slots__ = (
         "_splitter",
@@ -55,7 +55,7 @@ class StreamTransform:
         self._splitter = EventSplitter()
 
     def disable_fast_paths(self) -> None:
-        """Parse every event, also one that resembles an earlier one. Call it before the first `feed`."""
+        """Parse every event, even if it matches a template. Call it before the first `feed`."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes for the client, or none. Raises SvcError only before `has_started`."""

@@ -14,7 +14,7 @@ from svc.errors import CommandFailed
 from svc.recipes.recipe import RecipeWheel
 
 DOWNLOAD_TIMEOUT_SECONDS = 3600.0
-"""The limit of a download. pip itself gives up much sooner if the index does not respond."""
+"""Maximum seconds of a download. pip itself gives up much sooner if the index does not respond."""
 
 PROGRESS_INTERVAL_SECONDS = 0.1
 """The interval between progress reports."""
@@ -67,7 +67,7 @@ def run_pip(
     on_progress: WheelDownloadProgress,
     interval_seconds: float = PROGRESS_INTERVAL_SECONDS,
 ) -> str:
-    """Run pip to its end and return its messages. Kills pip if this call ends early."""
+    """Run pip to its end and return its messages. Kills pip at the timeout, or if this call ends early."""
     stderr_file = folder / "said.txt"
     deadline = time.monotonic() + DOWNLOAD_TIMEOUT_SECONDS
     with stderr_file.open("wb") as output:
@@ -102,7 +102,7 @@ def _largest_file_bytes(folder: Path) -> int:
 
 
 def _explain_failure(wheel: RecipeWheel, log: str) -> str:
-    """Return one line of pip's output: what happened and what to do."""
+    """Return an error message with the cause and, if known, the remedy."""
     package = f"{wheel.name} {wheel.version}"
     if "No module named pip" in log:
         return "pip is missing from this Python and is needed to download models. Install it with: python -m ensurepip"

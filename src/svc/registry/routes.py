@@ -128,7 +128,10 @@ class RegistryRoutes:
         return await (self.put_bundle if request.method == "PUT" else self.get_bundle)(request)
 
     async def get_bundle(self, request: Request) -> Response:
-        """Serve what `RegistryConnection` passes on: pipelined requests, invalid names, and stores without files."""
+        """Serve the requests that `RegistryConnection` does not handle.
+
+        Examples are pipelined requests, invalid names, requests with a body, and stores without files.
+        """
         await self._authorize_read(request)
         draft = _parse_draft(request)
         entry = await self._service.get_entry(draft.key)
@@ -220,9 +223,7 @@ def _parse_draft(request: Request, signatures: tuple[Signature, ...] = ()) -> Bu
     draft = BundleDraft(path["model_id"], path["version"], path["platform"], signatures)
     draft.validate()
     if path.get("file", f"{draft.model_id}.xyb") != f"{draft.model_id}.xyb":
-        raise BundleNotFound(
-            f"There is no file {path['file'][:80]} here: the file of this bundle is {draft.model_id}.xyb."
-        )
+        raise BundleNotFound(f"The file of this bundle is {draft.model_id}.xyb, not {path['file'][:80]}.")
     return draft
 
 
@@ -265,7 +266,7 @@ async def _http_error_response(request: Request, error: Exception) -> Response:
             request, MethodNotAllowed(f"{request.url.path} does not support {request.method}.", allow=allow)
         )
     if status == 404:
-        return await _error_response(request, NotFound(f"There is no {request.url.path[:200]} here."))
+        return await _error_response(request, NotFound(f"The path {request.url.path[:200]} does not exist."))
     return await _error_response(request, InvalidRequest("The request is not valid."))
 
 

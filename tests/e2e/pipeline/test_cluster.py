@@ -70,7 +70,7 @@ def wait_for(port: int) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    folder = tempfile.mkdtemp(prefix="svc-ray-", dir="/tmp")  # sockets lie there: the path must be short
+    folder = tempfile.mkdtemp(prefix="svc-ray-", dir="/tmp")  # sockets are there: the path must be short
     environ = {**environment(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
     port = closed_port()
     head = node(environ, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}")

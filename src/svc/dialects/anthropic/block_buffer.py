@@ -85,7 +85,7 @@ class BlockBuffer:
         self._buffered_bytes = 0
 
     def add(self, delta: StreamDelta) -> None:
-        """Buffer a delta; raises ProviderFailed for a full buffer, and for arguments of a call that has ended."""
+        """Buffer a delta. Raises ProviderFailed for a full buffer, and for arguments of a call that has ended."""
         text = _delta_text(delta)
         block = self._find_block(delta)
         if block is not None:
@@ -127,7 +127,7 @@ class BlockBuffer:
 
 
 def late_arguments_error() -> ProviderFailed:
-    """Return the error for a tool call that gets arguments after they were complete."""
+    """Return the error for arguments of a tool call that has ended."""
     return ProviderFailed("The provider sent arguments for a tool call that had already ended.")
 
 

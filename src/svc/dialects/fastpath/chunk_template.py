@@ -25,6 +25,11 @@ _TEXT_AND_QUOTE: Final = re.compile(
 _CONVERTIBLE_TEXT_AND_QUOTE: Final = re.compile(rb'(?!")[^"\\\x00-\x1f]*+(?:\\["\\bfnrt][^"\\\x00-\x1f]*+)*+"')
 """The same, where encoding the decoded text again gives the same bytes, and the text is not empty."""
 _RANDOM_PADDING: Final = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
+"""Padding that hides the length of the text.
+
+OpenAI: https://platform.openai.com/docs/api-reference/chat/create (stream_options.include_obfuscation).
+Cloudflare: https://blog.cloudflare.com/ai-side-channel-attack-mitigated (`p`).
+"""
 _PADDING_END: Final = b'"}\n\n'
 _TEXT_END_CODE: Final = 0x22
 _TEXT_ESCAPE_CODE: Final = 0x5C
@@ -50,7 +55,7 @@ class ChunkTemplate:
         self.is_identity = upstream_parts == client_parts
         """True if the chunk is sent as it was received."""
         self._padding_end = b""
-        """The end of a chunk with padding. Vendors pad chunks so that their length reveals nothing about the text."""
+        """The end of a chunk with padding."""
         padding = _RANDOM_PADDING.search(suffix) if self.is_identity and suffix.endswith(_PADDING_END) else None
         if padding:
             suffix, self._padding_end = suffix[: padding.end(1)], padding.group(2)

@@ -1,4 +1,4 @@
-"""Forwards plain text chunks from the provider's connection to the client's connection without parsing them.
+"""Forwards text chunks from the provider's connection to the client's connection without parsing them.
 
 This is the hottest path. Nearly every chunk of a long stream passes through `Splice.data_received` only.
 

@@ -11,7 +11,10 @@ import soundfile
 from svc.speech.decoders.base import DecodedAudio
 
 READ_BLOCK_SAMPLES = 4096
-"""Samples per read. A FLAC file without a stated length loses the last block, where the library fails."""
+"""Samples per read.
+
+libsndfile fails in the last block of a FLAC file without a stated length, and that block is lost.
+"""
 UNKNOWN_LENGTH_SAMPLES = 1 << 60
 """The library reports this many samples or more for a file that does not state its length."""
 

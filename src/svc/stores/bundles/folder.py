@@ -164,7 +164,7 @@ class FolderStore:
     def _save_record(self, existing: BundleEntry | None, entry: BundleEntry) -> BundleEntry:
         if existing is None:
             return self.records.insert(entry)
-        # The file was lost, and is back.
+        # The file was missing. This upload restores it.
         values = {"path": entry.path, "sha256": entry.sha256, "size_bytes": entry.size_bytes}
         return self.records.update(existing.key, **values) or entry
 

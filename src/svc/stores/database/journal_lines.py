@@ -71,7 +71,7 @@ def parse_segment(data: bytes, fill_price: FillPrice | None = None) -> JournalSe
 def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSegment:
     """Parse lines whose summary was recorded while they were written. Raises ValueError if the two do not match."""
     if not summary.has_final_prices or len(data) != summary.end - summary.start or not data.endswith(b"\n"):
-        raise ValueError("lines that need the slow path")
+        raise ValueError("the summary lacks a price or does not match the lines")
     batches: dict[tuple[str, str], list[SummaryGroup]] = defaultdict(list)
     hours: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
     for group in summary.groups:
@@ -128,11 +128,15 @@ def decode_timed_batch(packed: str, lines: str | None, last: int) -> list[tuple[
 
 
 def encode_entry(entry: LedgerEntry) -> str:
+    """Return the journal line of an entry, without its line end."""
     return _encode(entry).decode()
 
 
 def entry_millis(entry: LedgerEntry, default: int = 0) -> int:
-    """Return an entry's time in milliseconds since 1970, or `default` if it is invalid (a damaged disk)."""
+    """Return an entry's time in milliseconds since 1970.
+
+    Returns `default` if the time is invalid, for example after disk damage.
+    """
     try:
         return parse_millis(entry.time)
     except ValueError:
@@ -231,7 +235,7 @@ def sum_entries(entries: Sequence[LedgerEntry]) -> UsageTotals:
 
 
 def _lines_by_batch(data: bytes, summary: SegmentSummary, batches: Iterable[list[SummaryGroup]]) -> Iterable[bytes]:
-    """Yield the lines of each batch."""
+    """Return the lines of each batch."""
     lines_of_group: dict[int, list[bytes]] = {}
     parts: list[list[bytes]] = []
     for groups in batches:

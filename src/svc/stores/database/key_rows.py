@@ -15,7 +15,7 @@ _stored_key_decoder = msgspec.json.Decoder(StoredKey)
 
 
 class KeyRows(SqlConnection):
-    """The methods of a Database for keys."""
+    """The key queries of a `Database`."""
 
     def put_key(self, key: StoredKey) -> StoredKey:
         with self._transaction():

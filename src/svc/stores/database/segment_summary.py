@@ -73,7 +73,7 @@ class SummaryGroup(GroupTotals):
 
 
 class SegmentSummary:
-    """The summary of the `count` lines in bytes `start` to `end` of the journal `name`."""
+    """The summary of `line_count` lines, bytes `start` to `end` of the journal `journal_name`."""
 
     __slots__ = (
         "_groups_by_key",

@@ -15,7 +15,7 @@ END = b'"},"finish_reason":null}]}'
 PADDED_END = END[:-1] + b',"obfuscation":"xK3"}'
 LONG = "x" * (MAX_BYTEWISE_SCAN_BYTES + 1)
 TEXTS = st.text(max_size=12).map(lambda text: json.dumps(text, ensure_ascii=False)[1:-1].encode(errors="replace"))
-PIECES = st.sampled_from(
+TEXT_FRAGMENTS = st.sampled_from(
     [
         b"a",
         b" ",
@@ -94,7 +94,7 @@ def test_template_invalid_text_does_not_match(text: bytes) -> None:
     assert not learn().matches(START + b"t" + END + b"\n\n" + chunk)
 
 
-@given(st.lists(PIECES, max_size=40).map(b"".join))
+@given(st.lists(TEXT_FRAGMENTS, max_size=40).map(b"".join))
 @example(b"\\u00e9" + b"x" * 60)
 def test_template_text_that_matches_is_valid_json(text: bytes) -> None:
     chunk = START + text + END + b"\n\n"
