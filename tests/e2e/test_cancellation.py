@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway
 from tests.e2e.reading import complete_chunks, text_of
-from tests.e2e.test_streams import started
+from tests.e2e.test_streams import first_events
 from tests.fakes import openai_wire
 from tests.fakes.http_client import RawClient, request_bytes
 from tests.fakes.provider import FakeProvider
@@ -68,7 +68,7 @@ def test_client_disconnect_in_mid_stream_closes_upstream(
     gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, how: str
 ) -> None:
 
-    fakes[letter].plays(sse(started(letter), end=stall()))
+    fakes[letter].plays(sse(first_events(letter), end=stall()))
     with gateway.raw() as client:
         ask(client, gateway, model, stream=True)
         client.read_until(b"eins")

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, Gateway
 from tests.e2e.reading import broken_stream, complete_chunks, text_of
-from tests.e2e.test_streams import started
+from tests.e2e.test_streams import first_events
 from tests.fakes import openai_wire
 from tests.fakes.ports import silent_port
 from tests.fakes.provider import FakeProvider
@@ -55,7 +55,7 @@ def test_timeout_idle_in_stream_ends_with_error(
     start_gateway: StartGateway, fakes: dict[str, FakeProvider], letter: str, model: str
 ) -> None:
     gateway = start_gateway(config="[gateway]\nidle_timeout = 0.4\n")
-    fakes[letter].plays(sse(started(letter), end=stall()))
+    fakes[letter].plays(sse(first_events(letter), end=stall()))
     began = time.monotonic()
     got = gateway.chat(model, stream=True)
     assert 0.3 <= time.monotonic() - began < 2
