@@ -1,28 +1,43 @@
-"""Compiles the hot path with mypyc, in place: the same source, as extension modules. `make native`, `make pure`.
+"""Compiles the hot path with mypyc: the same source, as extension modules beside it. `make native`, `make pure`.
 
-Without a C compiler or Python's headers, nothing is compiled and the gateway runs from source. It is slower then, and
-otherwise the same. Python imports a compiled module as long as it exists: `check` reports changed sources.
+    python native/compile.py              compile what is outdated, and install it
+    python native/compile.py install      install the last compilation if it is of the present sources, else remove the
+                                          installed modules, and compile in the background
+    python native/compile.py check        exit with 1 if the installed modules are outdated
+    python native/compile.py clean        remove the installed modules
+
+A compilation takes minutes, and its result is installed as a whole. Without a C compiler or Python's headers, nothing
+is compiled and the gateway runs from source. It is slower then, and otherwise the same. Python imports an installed
+module as long as it exists, even after its source has changed.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import fcntl
 import hashlib
+import importlib.metadata
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from mypy.version import __version__
-from mypyc.build import mypycify
-from setuptools import setup
-
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 BUILD = ROOT / "build" / "native"
 STAMP = BUILD / "sha256"
+"""The digest of the sources of the installed modules."""
+READY = BUILD / "ready"
+"""The last complete compilation."""
+FAILED = BUILD / "failed"
+"""The digest of the sources of a failed compilation, which is not repeated in the background."""
+LOCK = BUILD / "lock"
+LOG = BUILD / "log"
+"""The output of the last compilation in the background."""
 LISTED = Path(__file__).with_name("modules.txt")
 OPTIONS = (
     *("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(BUILD / "types")),
@@ -68,7 +83,7 @@ def _imported(path: Path) -> Iterator[Path]:
 
 def digest() -> str:
     """Return a digest of everything that affects the compiled code."""
-    sha = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()} {__version__}".encode())
+    sha = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()} {importlib.metadata.version('mypy')}".encode())
     for path in (Path(__file__), LISTED, ROOT / "pyproject.toml", *known()):
         sha.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return sha.hexdigest()
@@ -80,12 +95,12 @@ def compiled() -> list[Path]:
 
 
 def current() -> bool:
-    """Whether the compiled modules match the present sources."""
+    """Whether the installed modules match the present sources."""
     return STAMP.exists() and STAMP.read_text() == digest() and len(compiled()) == len(sources()) + 1
 
 
 def clean() -> None:
-    """Remove the compiled modules."""
+    """Remove the installed modules."""
     for path in compiled():
         path.unlink()
     STAMP.unlink(missing_ok=True)
@@ -97,32 +112,116 @@ def can_compile() -> bool:
     return shutil.which(compiler) is not None and Path(sysconfig.get_paths()["include"], "Python.h").exists()
 
 
-def build() -> None:
-    """Compile. Raises SystemExit on failure."""
+@contextlib.contextmanager
+def locked(*, wait: bool) -> Iterator[bool]:
+    """Hold the lock of the compilation. Yields False if another process holds it and `wait` is False."""
     BUILD.mkdir(parents=True, exist_ok=True)
+    with LOCK.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def build() -> None:
+    """Compile to READY, which appears when it is complete. Raises SystemExit on failure."""
+    from mypyc.build import mypycify  # noqa: PLC0415 slow, and only needed here
+    from setuptools import setup  # noqa: PLC0415
+
     stamp = digest()  # taken first, in case a source changes during the compilation
+    new = BUILD / "new"
+    for outdated in (new, READY):
+        shutil.rmtree(outdated, ignore_errors=True)
     os.chdir(SOURCE)  # mypyc names modules by their paths
     names = [str(path.relative_to(SOURCE)) for path in sources()]
     modules = mypycify([*OPTIONS, *names], opt_level="2", debug_level="0", target_dir=str(BUILD))
-    folders = ["--build-base", str(BUILD), "--build-lib", str(BUILD / "lib")]
-    arguments = ["--quiet", "build", *folders, "build_ext", "--inplace", "--build-temp", str(BUILD)]
+    arguments = ["--quiet", "build_ext", "--build-lib", str(new), "--build-temp", str(BUILD / "objects")]
     setup(name="svc-native", packages=[], ext_modules=modules, script_args=arguments)
-    STAMP.write_text(stamp)
+    (new / STAMP.name).write_text(stamp)
+    new.rename(READY)
+
+
+def is_ready() -> bool:
+    """Whether there is a complete compilation of the present sources."""
+    stamp = READY / STAMP.name
+    return stamp.exists() and stamp.read_text() == digest()
+
+
+def install() -> None:
+    """Copy the modules of READY beside their sources. The stamp is last, so that an interrupted copy is outdated."""
+    clean()
+    partial = BUILD / "partial"
+    for path in READY.rglob("*.so"):
+        shutil.copyfile(path, partial)
+        partial.chmod(0o755)
+        partial.replace(SOURCE / path.relative_to(READY))
+    STAMP.write_text(digest())
+
+
+def compile_now() -> None:
+    """Compile what is outdated, and install it. Waits for a compilation in the background."""
+    with locked(wait=True):
+        if not is_ready():
+            print("compiling the hot path; this takes two to four minutes", flush=True)
+            build()
+        install()
+
+
+def install_or_compile_later() -> None:
+    """Install a compilation of the present sources, or start one in the background. Takes no time."""
+    if is_ready():
+        install()
+        return
+    clean()
+    if FAILED.exists() and FAILED.read_text() == digest() and not _is_compiling():
+        print(f"running from source, at about half the speed: compiling failed. See {LOG}, then run: make native")
+        return
+    print("running from source; the hot path is compiled in the background for the next start", flush=True)
+    if not _is_compiling():
+        with LOG.open("wb") as log:
+            subprocess.Popen(
+                [sys.executable, __file__, "background"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+
+def compile_in_background() -> None:
+    """Compile at the lowest priority, unless another process compiles."""
+    os.nice(19)
+    with locked(wait=False) as is_first:
+        if is_first and not is_ready():
+            try:
+                build()
+            except BaseException:  # mypyc and setuptools end the process after an error
+                FAILED.write_text(digest())
+                raise
+
+
+def _is_compiling() -> bool:
+    with locked(wait=False) as is_free:
+        return not is_free
 
 
 def main() -> int:
-    """Run `clean`, `check` (exits with 1 if compiled modules are outdated), or compile what is outdated."""
-    if sys.argv[1:] == ["clean"]:
+    """Run the command of the first argument."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command == "clean":
         clean()
-    elif sys.argv[1:] == ["check"]:
+    elif command == "check":
         return int(bool(compiled()) and not current())
+    elif command == "background":
+        compile_in_background()
     elif not can_compile():
         clean()
         print("no C compiler, or no Python headers: the gateway runs from source, at about half its speed")
-    elif not current():
-        clean()
-        print("compiling the gateway's hot path; this takes a minute")
-        build()
+    elif current():
+        return 0
+    elif command == "install":
+        install_or_compile_later()
+    else:
+        compile_now()
     return 0
 
 
