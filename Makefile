@@ -37,7 +37,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock
-	@command -v curl >/dev/null || { $(APT) curl; } || echo "a test needs curl; install it, for example with: apt-get install curl"
+	@for program in curl tinyproxy; do command -v $$program >/dev/null || { $(APT) $$program; } \
+		|| echo "tests need $$program; install it, for example with: apt-get install $$program"; done
 	@touch $@
 
 # Unlike `native`, a compilation error is fatal if there is a C compiler.

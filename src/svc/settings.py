@@ -173,6 +173,11 @@ class ProviderSettings(_SettingsTable, frozen=True):
 
     `SIGHUP` reads it again. A file that is empty or cannot be read is an error.
     """
+    proxy: str | None = None
+    """The HTTP proxy of its requests, such as `http://user:password@proxy.example:3128`, or `direct` for none.
+
+    Without it, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` apply.
+    """
     models: tuple[ModelSettings, ...] | None = None
     """The models: a list of tables."""
     accounts: tuple[AccountSettings, ...] | None = None

@@ -2,7 +2,8 @@
 
     connect ──> TLS, for https ──> GET of the model list ──> the final status, after interim (1xx) responses
 
-All steps share PROBE_TIMEOUT_SECONDS. The error names the step that timed out.
+A provider's proxy is used as for chat requests. All steps share PROBE_TIMEOUT_SECONDS. The error names the step that
+timed out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import ssl
 import time
 from typing import Final
 
+from svc.gateway.net.proxy_tunnel import ProxyFailed, encode_connect, read_connect_response
 from svc.gateway.routing.backends import upstream_origin
+from svc.gateway.routing.outbound_proxy import OutboundProxy
 from svc.gateway.routing.providers import Provider, UpstreamOrigin
 
 PROBE_TIMEOUT_SECONDS: Final = 3.0
@@ -37,7 +40,8 @@ def probe_provider(provider: Provider, tls: ssl.SSLContext) -> int:
     """Return the HTTP status of a provider's model list. Raises ProbeFailed."""
     origin = upstream_origin(provider)
     deadline = time.monotonic() + PROBE_TIMEOUT_SECONDS
-    tcp_socket = _open_connection(origin.host, origin.port)
+    first_hop = origin.proxy or origin
+    tcp_socket = _open_connection(first_hop.host, first_hop.port)
     try:
         response_start = asyncio.run(
             _request_status_line(tcp_socket, origin, _encode_request(provider), tls, deadline - time.monotonic())
@@ -74,13 +78,16 @@ def _open_connection(host: str, port: int) -> socket.socket:
 def _encode_request(provider: Provider) -> bytes:
     """Encode the request with the provider's key, as for a chat."""
     address, dialect = provider.address, provider.dialect
+    proxy = provider.proxy if address.scheme == "http" else None
+    target = f"http://{address.netloc}{address.path}" if proxy is not None else address.path
     lines = [
-        f"GET {address.path}{dialect.models_path} HTTP/1.1",
+        f"GET {target}{dialect.models_path} HTTP/1.1",
         f"host: {address.netloc}",
         "accept: application/json",
         "user-agent: svc",
         "connection: close",
         *[f"{name}: {value}" for name, value in dialect.auth_headers(provider.key)],
+        *([f"proxy-authorization: {proxy.authorization}"] if proxy is not None and proxy.authorization else []),
         "\r\n",
     ]
     return "\r\n".join(lines).encode("ascii")
@@ -93,6 +100,8 @@ async def _request_status_line(
     reader, writer = await asyncio.open_connection(sock=tcp_socket)
     try:
         async with asyncio.timeout(timeout_seconds):
+            if origin.proxy is not None:
+                await _pass_proxy(reader, writer, origin, origin.proxy, tls)
             if origin.tls:
                 await _start_tls(writer, origin.host, tls)
             return await _read_final_response(reader, writer, request)
@@ -104,6 +113,25 @@ async def _request_status_line(
         raise ProbeFailed(_describe_os_error(error)) from None
     finally:
         writer.transport.abort()
+
+
+async def _pass_proxy(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    origin: UpstreamOrigin,
+    proxy: OutboundProxy,
+    tls: ssl.SSLContext,
+) -> None:
+    """Open a tunnel through the proxy, for a provider with TLS. Raises ProbeFailed."""
+    if proxy.tls:
+        await _start_tls(writer, proxy.host, tls)
+    if not origin.tls:
+        return
+    writer.write(encode_connect(origin.host, origin.port, proxy.authorization))
+    try:
+        await read_connect_response(reader.read)
+    except ProxyFailed as error:
+        raise ProbeFailed(str(error)) from None
 
 
 async def _start_tls(writer: asyncio.StreamWriter, host: str, tls: ssl.SSLContext) -> None:

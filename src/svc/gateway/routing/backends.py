@@ -67,12 +67,17 @@ def upstream_origin(provider: Provider) -> UpstreamOrigin:
     """Return the host, port and scheme of a provider's address."""
     address = provider.address
     tls = address.scheme == "https"
-    return UpstreamOrigin(address.hostname or "", address.port or (443 if tls else 80), tls)
+    return UpstreamOrigin(address.hostname or "", address.port or (443 if tls else 80), tls, provider.proxy)
 
 
 def build_request_head(provider: Provider) -> tuple[bytes, bytes]:
-    """Return a request head in two parts, before and after the endpoint's path. It ends before the Content-Length."""
-    address = provider.address
+    """Return a request head in two parts, before and after the endpoint's path. It ends before the Content-Length.
+
+    A proxy needs the complete address (RFC 9112, section 3.2.2), unless it only tunnels TLS.
+    """
+    address, proxy = provider.address, provider.proxy
+    is_forwarded = proxy is not None and address.scheme == "http"
+    target = f"http://{address.netloc}{address.path}" if is_forwarded else address.path
     lines = [
         " HTTP/1.1",
         f"host: {address.netloc.rpartition('@')[2]}",
@@ -80,6 +85,7 @@ def build_request_head(provider: Provider) -> tuple[bytes, bytes]:
         "accept: application/json, text/event-stream",
         "user-agent: svc",
         *[f"{name}: {value}" for name, value in provider.dialect.auth_headers(provider.key)],
+        *([f"proxy-authorization: {proxy.authorization}"] if is_forwarded and proxy and proxy.authorization else []),
         "content-length: ",
     ]
-    return f"POST {address.path}".encode("ascii"), "\r\n".join(lines).encode("ascii")
+    return f"POST {target}".encode("ascii"), "\r\n".join(lines).encode("ascii")

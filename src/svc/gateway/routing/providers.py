@@ -18,6 +18,7 @@ import msgspec
 from svc import plugins
 from svc.dialects.base import Dialect
 from svc.errors import UsageError
+from svc.gateway.routing.outbound_proxy import OutboundProxy, select_proxy
 from svc.gateway.routing.provider_keys import resolve_key
 from svc.settings import DEFAULT_DIALECT, AccountSettings, ModelSettings, ProviderSettings, Settings
 from svc.wire.chat import UpstreamOverrides
@@ -41,6 +42,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     models: tuple[ModelSettings, ...] = ()
     overrides: UpstreamOverrides = UpstreamOverrides()
     weight: float = 1.0
+    proxy: OutboundProxy | None = None
+    """The proxy of its requests, or None for direct connections."""
     accounts: tuple[Provider, ...] = ()
     """All accounts of the provider, including this one, if there are several."""
 
@@ -54,6 +57,7 @@ class UpstreamOrigin(msgspec.Struct, frozen=True, cache_hash=True):
     host: str
     port: int
     tls: bool
+    proxy: OutboundProxy | None = None
 
 
 class _BuiltinProvider(ProviderSettings, frozen=True, kw_only=True):
@@ -130,11 +134,11 @@ def _build_accounts(
     entry: ProviderSettings, base_url: str | None, keys: list[str], environ: Mapping[str, str]
 ) -> list[Provider]:
     """Return a list of the provider with its accounts. The list is empty if a required key is missing."""
-    accounts = [build_provider(entry, base_url, key) for key in keys]
+    accounts = [build_provider(entry, base_url, key, environ) for key in keys]
     for account in entry.accounts or ():
         key = resolve_key(account, environ) if _configures_key(account) else (keys or [""])[0]
         if key or not (_configures_key(account) or _configures_key(entry)):
-            other = build_provider(entry, account.base_url or base_url, key)
+            other = build_provider(entry, account.base_url or base_url, key, environ)
             accounts.append(msgspec.structs.replace(other, weight=account.weight))
     if len(accounts) < 2:
         return accounts
@@ -236,17 +240,24 @@ def _load_dialects(names: Iterable[str]) -> list[Dialect]:
     return [dialect for dialect in loaded if dialect is not None]
 
 
-def build_provider(entry: ProviderSettings, base_url: str | None, key: str) -> Provider:
-    """Return a provider. Raises UsageError for an unknown dialect, or an invalid address or key."""
+def build_provider(
+    entry: ProviderSettings, base_url: str | None, key: str, environ: Mapping[str, str] | None = None
+) -> Provider:
+    """Return a provider. Raises UsageError for an unknown dialect, or an invalid address, key or proxy.
+
+    `environ` has the variables of a proxy, if they apply to it.
+    """
     dialect = _load_dialect(entry)
     if base_url is None:
         raise UsageError(f"Provider {entry.name} needs a base_url.")
     if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):
         raise UsageError(f"The key of provider {entry.name} has characters that are not allowed in a header.")
+    address = _parse_base_url(entry.name, base_url, dialect)
     return Provider(
         name=entry.name,
         dialect=dialect,
-        address=_parse_base_url(entry.name, base_url, dialect),
+        address=address,
+        proxy=select_proxy(entry.proxy, f"The proxy of provider {entry.name}", address, environ or {}),
         key=key,
         models=entry.models or (),
         overrides=entry.quirks or UpstreamOverrides(),

@@ -12,6 +12,7 @@ import logging
 import os
 import ssl
 import time
+from collections.abc import Callable
 from typing import Final
 
 from svc.errors import UsageError
@@ -24,6 +25,7 @@ from svc.gateway.routing.providers import UpstreamOrigin
 from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
 from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.gateway.upstream.proxy_connector import ProxyConnector
 
 log = logging.getLogger("svc.gateway")
 
@@ -54,6 +56,7 @@ class UpstreamPool:
         self._connections: set[UpstreamConnection] = set()
         self._connect_tasks: set[asyncio.Task[None]] = set()
         self._resolver = DnsResolver()
+        self._proxy_connector = ProxyConnector(self._get_ssl_context)
         self._loop = asyncio.get_running_loop()
         self.buffer = bytearray(READ_BUFFER_BYTES)
         """The read buffer of all connections. Each read is processed or copied before the next read."""
@@ -121,22 +124,26 @@ class UpstreamPool:
                 connection = await self._open_connection(origin)
         except TimeoutError:
             kind = "TLS connection" if origin.tls else "connection"
-            call.fail(f"no {kind} to {origin.host}:{origin.port} within {self._connect_timeout:g} s", timed_out=True)
+            call.fail(f"no {kind} to {_describe(origin)} within {self._connect_timeout:g} s", timed_out=True)
         except (OSError, ValueError) as error:  # ValueError: the host name cannot be encoded
             error.with_traceback(None)  # breaks a reference cycle through the frames and the connection
-            call.fail(f"no connection to {origin.host}:{origin.port}: {type(error).__name__}: {error}")
+            call.fail(f"no connection to {_describe(origin)}: {type(error).__name__}: {error}")
         else:
             call.connect_task = None
             connection.start(call, reused=False)
 
     async def _open_connection(self, origin: UpstreamOrigin) -> UpstreamConnection:
-        """Connect to the first address that accepts. Raise the error of the last address if none does."""
-        addresses = await self._resolver.resolve(origin.host)
+        """Connect to the first address that accepts. Raise the error of the last address if none does.
+
+        With a proxy, the addresses are those of the proxy, which resolves the name of the provider itself.
+        """
+        host = origin.host if origin.proxy is None else origin.proxy.host
+        addresses = await self._resolver.resolve(host)
         for address in addresses[:-1]:
             try:
                 return await self._connect_to_address(origin, address)
             except OSError as error:
-                log.info("%s at %s: %s", origin.host, address, error.with_traceback(None))  # see `_connect`
+                log.info("%s at %s: %s", host, address, error.with_traceback(None))  # see `_connect`
         if not addresses:
             raise OSError("the host name has no address")
         return await self._connect_to_address(origin, addresses[-1])
@@ -146,20 +153,29 @@ class UpstreamPool:
         if not origin.tls:
             buffered_read = BufferedRead(connection, self.buffer, self.read_scheduler)
             try:
-                await self._loop.create_connection(lambda: buffered_read, address, origin.port)  # type: ignore[type-var]
+                await self._create_connection(lambda: buffered_read, origin, address)
             except asyncio.CancelledError:
                 if connection in self._connections:  # uvloop does not call `connection_lost` in this case
                     buffered_read.detach()
                 raise
             return connection
         tls_transport = TlsTransport(self._get_ssl_context(), origin.host, connection, self.buffer, self.read_scheduler)
-        await self._loop.create_connection(lambda: tls_transport, address, origin.port)  # type: ignore[type-var]
+        await self._create_connection(lambda: tls_transport, origin, address)
         try:
             await tls_transport.handshake_done
         except asyncio.CancelledError:
             tls_transport.abort()
             raise
         return connection
+
+    async def _create_connection(
+        self, protocol_factory: Callable[[], BufferedRead | TlsTransport], origin: UpstreamOrigin, address: str
+    ) -> None:
+        """Connect a protocol to the origin, directly or through its proxy. `address` is that of the first hop."""
+        if origin.proxy is None:
+            await self._loop.create_connection(protocol_factory, address, origin.port)  # type: ignore[type-var]
+        else:
+            await self._proxy_connector.connect(protocol_factory, origin, origin.proxy, address)
 
     def _get_ssl_context(self) -> ssl.SSLContext:
         if self._ssl_context is None:
@@ -203,6 +219,13 @@ class UpstreamPool:
         await self._resolver.close()
         for connection in list(self._connections):
             connection.close()
+        await self._proxy_connector.close()
+
+
+def _describe(origin: UpstreamOrigin) -> str:
+    """Return host and port, with those of the proxy if there is one."""
+    target = f"{origin.host}:{origin.port}"
+    return target if origin.proxy is None else f"{target} through the proxy {origin.proxy.host}:{origin.proxy.port}"
 
 
 def default_ssl_context() -> ssl.SSLContext:
