@@ -89,6 +89,14 @@ def encode_upstream_body(body: dict[str, Any]) -> bytes:
         raise to_invalid_request(fault) from None
 
 
+def decode_client_value(decoder: msgspec.json.Decoder[T], value: msgspec.Raw, path: str) -> T:
+    """Decode a part of a client's body, at `path`, whose syntax was checked before. Raises InvalidRequest."""
+    try:
+        return decoder.decode(value)
+    except _DECODE_ERRORS as fault:
+        raise to_invalid_request(fault, parent_path=path) from None
+
+
 def convert_client_value(value: Any, target_type: type[T], path: str) -> T:
     """Convert a decoded part of a client's body, at `path`, to a type. Raises InvalidRequest."""
     try:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from svc.dialects.anthropic.documents import decode_document
-from svc.dialects.anthropic.routing_info import MAX_REQUESTED_TOKENS
+from svc.dialects.anthropic.request_schema import MAX_REQUESTED_TOKENS
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from svc.dialects.anthropic.schema import (
     RESPONSE_DECODER,
+    SUMMARY_DECODER,
     ContentBlockPayload,
-    ResponsePayload,
     encode_usage,
     to_finish_reason,
     to_stop_reason,
@@ -31,11 +31,13 @@ from svc.wire.chat import (
     ToolCall,
 )
 
+Payload = TypeVar("Payload")
 
-def decode_response_payload(raw: bytes) -> ResponsePayload:
+
+def _decode_payload(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload:
     """Decode a response. Raises ProviderFailed if it is malformed, or the error that its error object describes."""
     try:
-        return decode_upstream_json(RESPONSE_DECODER, raw)
+        return decode_upstream_json(decoder, raw)
     except ProviderFailed:
         body = decode_upstream_object(raw)
         if body.get("error"):
@@ -45,13 +47,13 @@ def decode_response_payload(raw: bytes) -> ResponsePayload:
 
 def pass_through_response(raw: bytes) -> EncodedResponse:
     """Convert a complete response of an upstream. Raises ProviderFailed if it is malformed."""
-    payload = decode_response_payload(raw)
+    payload = _decode_payload(SUMMARY_DECODER, raw)
     return EncodedResponse(raw, payload.usage.to_usage(), to_finish_reason(payload.stop_reason), payload.model)
 
 
 def decode_response(raw: bytes) -> ChatResponse:
     """Convert a complete response of an upstream. Raises ProviderFailed if it is malformed."""
-    payload = decode_response_payload(raw)
+    payload = _decode_payload(RESPONSE_DECODER, raw)
     return ChatResponse(
         id=payload.id,
         model=payload.model,

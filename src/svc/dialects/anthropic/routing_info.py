@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 
+from svc.dialects.anthropic.request_schema import RoutingBody
 from svc.dialects.base import RequestBody
+from svc.dialects.message_text import check_content, is_null, is_text
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest
-
-MAX_REQUESTED_TOKENS: Final = 2**31 - 1
-
-
-class _RoutingBlock(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
-class _RoutingMessage(msgspec.Struct):
-    role: Literal["user", "assistant", "system"]
-    content: str | list[_RoutingBlock]
-
-
-class _RoutingFormat(msgspec.Struct):
-    type: str
-    schema: dict[str, msgspec.Raw] | None = None
-
-
-class _RoutingOutputConfig(msgspec.Struct):
-    format: _RoutingFormat | None = None
-
-
-class RoutingBody(msgspec.Struct):
-    model: Annotated[str, Meta(min_length=1, max_length=512)]
-    messages: Annotated[list[_RoutingMessage], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
-    system: str | list[_RoutingBlock] | None = None
-    stream: bool | None = None
-    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    output_config: _RoutingOutputConfig | None = None
-
 
 _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
 
@@ -51,6 +19,11 @@ _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
+    for index, message in enumerate(fields.messages):
+        if not is_text(message.content):
+            check_content(message.content, f"messages[{index}].content")
+    if not is_text(fields.system) and not is_null(fields.system):
+        check_content(fields.system, "system")
     response_format = fields.output_config.format if fields.output_config is not None else None
     if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:
         raise InvalidRequest("`output_config.format.schema` is required.", param="output_config.format.schema")

@@ -96,6 +96,23 @@ class ContentBlockPayload(msgspec.Struct):
     input: Any = None
 
 
+class ContentBlockType(msgspec.Struct, gc=False):
+    """A content block of which only the type is checked."""
+
+    type: str
+
+
+class ResponseSummary(msgspec.Struct, gc=False):
+    """The fields of a complete response that the gateway needs in order to forward it."""
+
+    id: Annotated[str, Meta(min_length=1)]
+    type: Literal["message"]
+    model: Annotated[str, Meta(min_length=1)]
+    content: list[ContentBlockType]
+    usage: UsagePayload
+    stop_reason: str | None = None
+
+
 class ResponsePayload(msgspec.Struct):
     """A complete response."""
 
@@ -139,4 +156,5 @@ class EventPayload(msgspec.Struct):
 
 
 EVENT_DECODER: Final = msgspec.json.Decoder(EventPayload)
+SUMMARY_DECODER: Final = msgspec.json.Decoder(ResponseSummary)
 RESPONSE_DECODER: Final = msgspec.json.Decoder(ResponsePayload)

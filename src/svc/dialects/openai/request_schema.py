@@ -7,19 +7,18 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from svc.dialects.message_schema import ABSENT
+
 MAX_REQUESTED_TOKENS: Final = 2**31 - 1
 TokenLimit = Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
 ChoiceCount = Annotated[int, Meta(ge=1, le=1024)]
 
 
-class _RoutingPart(msgspec.Struct, gc=False):
-    type: str
-    text: str | None = None
+class RoutingMessage(msgspec.Struct, gc=False):
+    """One of `messages`. `message_text` checks the content."""
 
-
-class _RoutingMessage(msgspec.Struct, gc=False):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[_RoutingPart] | None = None
+    content: msgspec.Raw = ABSENT
 
 
 class StreamOptions(msgspec.Struct, gc=False):
@@ -48,7 +47,7 @@ class RoutingFormat(msgspec.Struct, gc=False):
 
 class RoutingBody(msgspec.Struct, gc=False):
     model: Annotated[str, Meta(min_length=1, max_length=512)]
-    messages: Annotated[list[_RoutingMessage], Meta(min_length=1)]
+    messages: Annotated[list[RoutingMessage], Meta(min_length=1)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: TokenLimit | None = None

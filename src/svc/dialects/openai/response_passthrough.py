@@ -8,6 +8,7 @@ import msgspec
 
 from svc.dialects.base import EncodedResponse
 from svc.dialects.coerce import arguments_to_json, new_id, nonempty_text_or, timestamp_or_now
+from svc.dialects.message_text import is_null, is_text
 from svc.dialects.openai.schema import (
     FINISH_REASONS,
     ResponsePayload,
@@ -51,6 +52,9 @@ def pass_through_response(raw: bytes) -> EncodedResponse:
 def _pass_clean_response(raw: bytes) -> EncodedResponse:
     """Return the response unchanged. Raises a decode error if it is not in the published format."""
     _, _, _, model, choices, usage, _ = astuple(_decode_payload(raw))
+    for choice in choices:
+        if not (is_text(choice.message.content) or is_null(choice.message.content)):
+            raise msgspec.ValidationError("content must be a string or null")
     if usage is None:
         return EncodedResponse(raw, None, FINISH_REASONS[choices[0].finish_reason], model)
     prompt, completion, total, prompt_details, completion_details = astuple(usage)

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from svc.dialects.base import RequestBody
-from svc.dialects.openai.request_schema import RoutingBody, RoutingFormat
+from svc.dialects.message_text import check_content, is_null, is_text
+from svc.dialects.openai.request_schema import RoutingBody, RoutingFormat, RoutingMessage
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import astuple, decode_skeleton
 from svc.errors import InvalidRequest
@@ -21,9 +22,8 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
     model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
     for index, message in enumerate(messages):
-        if message.content is None and message.role not in ("assistant", "function"):
-            path = f"messages[{index}].content"
-            raise InvalidRequest(f"`{path}` is required for the role `{message.role}`.", param=path)
+        if not is_text(message.content):
+            _check_content(message, f"messages[{index}].content")
     min_reserved_tokens, unbounded_field = 0, ""
     if rest != _UNSET_FIELDS:
         *limits, response_format = rest
@@ -39,6 +39,14 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
         min_reserved_tokens=min_reserved_tokens,
         unbounded_field=unbounded_field,
     )
+
+
+def _check_content(message: RoutingMessage, path: str) -> None:
+    """Check a content that is not a text. Some roles need none."""
+    if not is_null(message.content):
+        check_content(message.content, path)
+    elif message.role not in ("assistant", "function"):
+        raise InvalidRequest(f"`{path}` is required for the role `{message.role}`.", param=path)
 
 
 def _check_response_format(response_format: RoutingFormat) -> None:

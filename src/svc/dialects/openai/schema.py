@@ -117,8 +117,10 @@ class CustomToolCall(msgspec.Struct, gc=False, tag_field="type", tag="custom"):
 
 
 class MessagePayload(msgspec.Struct, gc=False):
+    """`content` has to be a string or null."""
+
     role: Literal["assistant"]
-    content: str | None
+    content: msgspec.Raw
     tool_calls: list[FunctionToolCall | CustomToolCall] | None = None
 
 

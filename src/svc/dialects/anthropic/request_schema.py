@@ -1,0 +1,39 @@
+"""Strict types of the fields of Anthropic's requests that routing needs. Other fields are skipped. Data only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from svc.dialects.message_schema import ABSENT
+
+MAX_REQUESTED_TOKENS: Final = 2**31 - 1
+
+
+class _RoutingMessage(msgspec.Struct, gc=False):
+    role: Literal["user", "assistant", "system"]
+    content: msgspec.Raw
+
+
+class _RoutingFormat(msgspec.Struct, gc=False):
+    type: str
+    schema: dict[str, msgspec.Raw] | None = None
+
+
+class _RoutingOutputConfig(msgspec.Struct, gc=False):
+    format: _RoutingFormat | None = None
+
+
+class RoutingBody(msgspec.Struct, gc=False):
+    """`message_text` checks `system` and the content of each message."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    messages: Annotated[list[_RoutingMessage], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
+    system: msgspec.Raw = ABSENT
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    output_config: _RoutingOutputConfig | None = None

@@ -1,0 +1,24 @@
+"""Types of the parts of a message, which the dialects share. Data only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+ABSENT: Final = msgspec.Raw(b"null")
+"""The default of an optional field that is not decoded."""
+
+
+class UndecodedPart(msgspec.Struct, gc=False):
+    """A part whose text is not decoded. `message_text` checks that it is a string or null."""
+
+    type: str
+    text: msgspec.Raw = ABSENT
+
+
+class MessagePart(msgspec.Struct, gc=False):
+    """A part with a decoded text."""
+
+    type: str
+    text: str | None = None

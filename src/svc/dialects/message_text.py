@@ -1,0 +1,45 @@
+"""Checks that values of a message are texts, without decoding them. Most bytes of a body are text.
+
+`msgspec.Raw` is a value as its JSON bytes. msgspec has checked the syntax of these bytes, but not their UTF-8.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from svc.dialects.message_schema import MessagePart, UndecodedPart
+from svc.dialects.validation import decode_client_value
+
+_QUOTE_CODE: Final = 0x22
+_NULL_INITIAL_CODE: Final = 0x6E
+_UNDECODED_PARTS_DECODER: Final = msgspec.json.Decoder(list[UndecodedPart])
+_CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
+
+
+def is_text(value: msgspec.Raw) -> bool:
+    """Return whether a value is a string."""
+    return bool(memoryview(value)[0] == _QUOTE_CODE)
+
+
+def is_null(value: msgspec.Raw) -> bool:
+    """Return whether a value is null or absent."""
+    return bool(memoryview(value)[0] == _NULL_INITIAL_CODE)
+
+
+def check_content(value: msgspec.Raw, path: str) -> None:
+    """Check that a client's value is a string or a list of parts, each with `type` and an optional string `text`.
+
+    Raises InvalidRequest with the field. `path` is the path of the value in the body.
+    """
+    if not is_text(value) and not _has_valid_parts(value):
+        decode_client_value(_CONTENT_DECODER, value, path)  # for the error
+
+
+def _has_valid_parts(value: msgspec.Raw) -> bool:
+    try:
+        parts = _UNDECODED_PARTS_DECODER.decode(value)
+    except msgspec.ValidationError:
+        return False
+    return all(is_text(part.text) or is_null(part.text) for part in parts)
