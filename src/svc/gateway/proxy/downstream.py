@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from svc.dialects.fastpath.body_cache import BodyCache
 from svc.gateway.upstream.splice import StreamSink
 
 
 class Downstream(StreamSink):
     """The client connection of an exchange."""
 
-    __slots__ = ("body_cache", "client_field")
+    __slots__ = ("client_field",)
 
-    body_cache: BodyCache
-    """Caches parsed bodies of this connection's requests."""
     client_field: bytes
     """The client's address, as the end of an access log line."""
 

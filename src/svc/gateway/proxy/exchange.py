@@ -113,8 +113,7 @@ class Exchange(RetryOwner):
     def _check_and_route(self) -> None:
         if len(self._body.raw) >= MIN_SKELETON_BODY_BYTES:  # a large body is not parsed if the key is over its limit
             self._context.rate_limiter.check_request_rate(self._api_key)
-        body_cache = self._downstream.body_cache
-        routing_info = self._routing_info = body_cache.decode_routing_info(self._endpoint, self._body)
+        routing_info = self._routing_info = self._endpoint.decode_routing_info(self._body)
         backends = self._context.router.route(routing_info.model, self._api_key, self._endpoint.model_kind)
         self._context.ledger.ensure_accepting()
         cache = self._context.config.current.cache

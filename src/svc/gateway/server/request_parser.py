@@ -19,7 +19,6 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from svc.dialects.endpoint import Endpoint
-from svc.dialects.fastpath.body_cache import BodyCache
 from svc.errors import InvalidRequest, SvcError
 from svc.gateway.net import allocator
 from svc.gateway.net.read_mode import DirectRead
@@ -83,7 +82,6 @@ class RequestParser(Downstream):
 
     def __init__(self, context: GatewayContext, endpoints: EndpointTable) -> None:
         fast_paths = context.config.current.policy.uses_fast_paths
-        self.body_cache = BodyCache(is_enabled=fast_paths)
         self.client_field = encode_client_field(None)
         self._context = context
         self._endpoints = endpoints
