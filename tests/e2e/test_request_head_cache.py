@@ -1,4 +1,4 @@
-"""A request head that equals the previous one of its connection is not parsed. The responses are the same."""
+"""A request head that differs from the previous one in known values only is not parsed. The responses are the same."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from svc.gateway.server.request import Request, RequestHeadCache
-from svc.wire.key import ApiKey
+from svc.gateway.server.request import Request
+from svc.gateway.server.request_head_cache import RequestHeadCache
+from svc.security import Keyring, hash_secret
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import GPT, HI, KEY, Gateway, run
 from tests.fakes.http_client import Got, RawClient
@@ -25,7 +26,9 @@ LINES = (
     f"Authorization: Bearer {KEY}",
     "Content-Length: {}",
     "X-Request-Id: mine",
+    "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 )
+KEYRING = Keyring([KEY])
 
 
 def make_request(body: bytes = CHAT, length: str = "", **changed: str) -> bytes:
@@ -37,6 +40,13 @@ def make_request(body: bytes = CHAT, length: str = "", **changed: str) -> bytes:
 REQUEST = make_request()
 VARIANTS = {
     "same": REQUEST,
+    "another request id": make_request(l4="X-Request-Id: other"),
+    "an empty request id": make_request(l4="X-Request-Id: "),
+    "another trace": make_request(l5="traceparent: 00-1"),
+    "a trace with a control character": make_request(l5="traceparent: 00-\x01"),
+    "a trace with a bare carriage return": make_request(l5="traceparent: 00\rX-Request-Id: x"),
+    "a trace in Latin-1": make_request(l5="traceparent: \u00e9"),
+    "a header in place of the trace": make_request(l5="tracestate: a=1"),
     "another body": make_request(CHAT.replace(b"Hi", b"Ho")),
     "a longer body": make_request(LONGER),
     "invalid JSON": make_request(b"x"),
@@ -155,29 +165,47 @@ def test_request_head_cache_body_too_large_returns_413(start_gateway: StartGatew
         assert raw.read().status == 413
 
 
-def test_request_head_cache_matches_only_identical_head() -> None:
+def test_request_head_cache_other_head_never_matches() -> None:
     cache = learn(REQUEST)
-    assert cache.match_body(REQUEST) == CHAT
-    for at, byte in itertools.product(range(len(REQUEST) - len(CHAT)), (b"", b"0", b"9", b"\r", b"\x00", b" ")):
+    assert match(cache, REQUEST) == CHAT
+    fixed = REQUEST[: REQUEST.index(b"mine")]
+    for at, byte in itertools.product(range(len(fixed)), (b"", b"0", b"9", b"\r", b"\x00", b" ")):
         changed = REQUEST[:at] + byte + REQUEST[at + 1 :]
-        assert changed == REQUEST or not cache.match_body(changed), changed
+        assert changed == REQUEST or not match(cache, changed), changed
     for size in range(1, 1200):
         body = b"x" * size
-        assert cache.match_body(make_request(body)) == body
-        assert not cache.match_body(make_request(body, str(size + 1)))
-        assert not cache.match_body(make_request(body, str(size - 1)))
+        assert match(cache, make_request(body)) == body
+        assert not match(cache, make_request(body, str(size + 1)))
+        assert not match(cache, make_request(body, str(size - 1)))
 
 
-@pytest.mark.parametrize("name", ["two at once", "one and an empty line", "a space after the length"])
+@pytest.mark.parametrize("value", ["", "other", "x" * 1000, "a b\t"])
+def test_request_head_cache_other_variable_value_matches_unless_unprintable(value: str) -> None:
+    cache = learn(REQUEST)
+    found = match(cache, make_request(l5=f"traceparent: {value}"))
+    assert found == (CHAT if value.isprintable() else b"")
+    assert match(cache, make_request(l4=f"X-Request-Id: {value}")) == found
+    if found:
+        assert cache.request is not None
+        assert cache.request.client_request_id == (value if 0 < len(value) <= 128 else None)
+
+
+@pytest.mark.parametrize("name", ["two at once", "one and an empty line"])
 def test_request_head_cache_ambiguous_request_is_not_learned(name: str) -> None:
     assert learn(VARIANTS[name]).request is None
+
+
+def match(cache: RequestHeadCache, data: bytes) -> bytes:
+    """Return the body if the head of `data` is cached, or else empty bytes."""
+    request = cache.match(data, 10_000, KEYRING)
+    return request.take_body() if request is not None else b""
 
 
 def learn(data: bytes) -> RequestHeadCache:
     """Learn a head as the connection handler does after it has read the request."""
     request = Request()
     request.content_length = len(CHAT)
-    request.api_key, request.key_digest = ApiKey("k", "k"), b"digest"
+    request.api_key, request.key_digest = KEYRING.lookup_cached(KEY), hash_secret(KEY)
     cache = RequestHeadCache(is_enabled=True)
     cache.learn(data, request)
     return cache

@@ -20,12 +20,12 @@ _CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
 
 def is_text(value: msgspec.Raw) -> bool:
     """Return whether a value is a string."""
-    return bool(memoryview(value)[0] == _QUOTE_CODE)
+    return bytes(value)[0] == _QUOTE_CODE  # the copy costs less than a view
 
 
 def is_null(value: msgspec.Raw) -> bool:
     """Return whether a value is null or absent."""
-    return bool(memoryview(value)[0] == _NULL_INITIAL_CODE)
+    return bytes(value)[0] == _NULL_INITIAL_CODE
 
 
 def check_content(value: msgspec.Raw, path: str) -> None:

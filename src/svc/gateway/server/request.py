@@ -8,9 +8,7 @@ from typing import Final
 
 from svc.dialects.endpoint import Endpoint
 from svc.errors import HeadTooLarge, InvalidRequest, SvcError
-from svc.gateway.net.head_cache import HeadCache
 from svc.gateway.upstream.forwarded_head import ForwardedHead
-from svc.security import Keyring
 from svc.wire.key import ApiKey
 
 MAX_HEADERS: Final = 100
@@ -192,52 +190,6 @@ class Request:
     def _serialize_head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
         request_line = b"%b %b HTTP/%b" % (self.method, self.url, b"1.1" if self.supports_chunked else b"1.0")
         return b"\r\n".join((request_line, *[b"%b: %b" % header for header in headers], b"\r\n"))
-
-
-class RequestHeadCache(HeadCache):
-    """The last request of a connection whose head arrived in one read, with its API key."""
-
-    __slots__ = ("_key_digest", "request")
-
-    def __init__(self, *, is_enabled: bool) -> None:
-        super().__init__(is_enabled=is_enabled)
-        self.request: Request | None = None
-        """None if no head is cached."""
-        self._key_digest = b""
-
-    def match(self, data: bytes, max_body_bytes: int, keyring: Keyring) -> Request | None:
-        """Return the cached request with the body of `data`, if `data` differs from it in the body only.
-
-        The response to the last request has to be complete. A revoked key does not match.
-        """
-        request, body = self.request, self.match_body(data)
-        if request is None or not body or len(body) > max_body_bytes:
-            return None
-        api_key = request.api_key
-        if api_key is None or not keyring.is_current(self._key_digest, api_key):
-            return None
-        request.keep_alive = True
-        request.body_bytes = request.content_length = len(body)
-        request.body.append(body)
-        return request
-
-    def learn(self, data: bytes, request: Request) -> None:
-        """Cache the head of an authenticated request to a model endpoint. `data` is the whole request."""
-        self.request = None
-        is_cacheable = (
-            request.keep_alive
-            and request.supports_chunked
-            and not request.expects_continue
-            and request.rejection is None
-            and request.api_key is not None
-        )
-        if self.replace_head(data, request.content_length, is_cacheable=is_cacheable):
-            request.headers.clear()  # requests to fast routes do not need them any more
-            self.request, self._key_digest = request, request.key_digest
-
-    def forget(self) -> None:
-        """Drop the cached head."""
-        self.request = None
 
 
 def exceeds_pipeline_limits(queued: Collection[Request], incoming: Request | None) -> bool:

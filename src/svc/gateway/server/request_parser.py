@@ -32,10 +32,10 @@ from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.request import (
     MAX_PIPELINED_REQUESTS_PER_READ,
     Request,
-    RequestHeadCache,
     exceeds_pipeline_limits,
     head_too_large,
 )
+from svc.gateway.server.request_head_cache import RequestHeadCache
 from svc.gateway.upstream.forwarded_head import extract_forwarded_head
 from svc.gateway.upstream.pool import READ_BUFFER_BYTES
 from svc.wire.request_line import RequestLineChecker
@@ -222,7 +222,7 @@ class RequestParser(Downstream):
         self._check_incomplete_request()
 
     def _try_cached_head(self, data: bytes) -> bool:
-        """Dispatch `data` without the parser if it differs from the last request in the body only."""
+        """Dispatch `data` without the parser if its head is cached."""
         context = self._context
         request = self._head_cache.match(data, context.config.current.policy.max_body_bytes, context.keyring)
         if request is None:

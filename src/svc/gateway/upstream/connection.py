@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 import httptools
 
-from svc.gateway.net.head_cache import ResponseHeadCache
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.gateway.net.tls import ConnectionTransport
@@ -60,13 +59,11 @@ class UpstreamConnection(CallConnection):
 
     __deletable__ = ("_feed", "_parser")
     __slots__ = (
-        "_awaiting_response",
         "_between_chunks",
         "_body_parts",
         "_call",
         "_ends_with_close",
         "_feed",
-        "_head_cache",
         "_head_size",
         "_headers",
         "_is_reusable",
@@ -105,9 +102,6 @@ class UpstreamConnection(CallConnection):
         self.splice: Splice | None = None
         """Forwards the next read if it can. None whenever the parser is not between two chunks."""
         self._between_chunks = False
-        self._awaiting_response = False
-        """Whether no byte of the current response has been received."""
-        self._head_cache = ResponseHeadCache(is_enabled=pool.fast_paths)
         self._message_complete = False
         self._is_reusable = False
         self._ends_with_close = False
@@ -140,7 +134,6 @@ class UpstreamConnection(CallConnection):
         self._message_complete = False
         self._head_size = self._non_body_bytes = 0
         self._may_resend = reused
-        self._awaiting_response = True
         writer = self._socket_writer or self.transport
         if len(call.request_parts) == 1:
             writer.write(call.request_parts[0])
@@ -219,9 +212,9 @@ class UpstreamConnection(CallConnection):
             self.transport.abort()
             return
         self._may_resend = False
-        is_first_read, self._awaiting_response, receiver = self._awaiting_response, False, self._receiver
+        receiver = self._receiver
         try:
-            if (is_first_read and self._try_cached_head(data)) or self._parse(data, start, is_first_read):
+            if self._parse(data, start):
                 self._deliver_body(data[-1])
         except Exception:  # an internal error must not count as a failure of the provider
             log.exception("error while handling a response")
@@ -229,11 +222,8 @@ class UpstreamConnection(CallConnection):
             if receiver is not None:
                 receiver.on_internal_error()
 
-    def _parse(self, data: bytes, start: int, is_first_read: bool) -> bool:
-        """Feed `data` from offset `start` to llhttp. Return False if the call has failed, because of invalid HTTP.
-
-        `is_first_read` says whether the data is the start of a response.
-        """
+    def _parse(self, data: bytes, start: int) -> bool:
+        """Feed `data` from offset `start` to llhttp. Return False if the call has failed, because of invalid HTTP."""
         try:
             self._feed(data[start:] if start else data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -251,9 +241,6 @@ class UpstreamConnection(CallConnection):
             if self._non_body_bytes > MAX_RESPONSE_HEAD_BYTES:
                 self._fail(f"sent more than {MAX_RESPONSE_HEAD_BYTES // 1024} KiB of consecutive data outside the body")
                 return False
-        if is_first_read and self._message_complete:
-            status = self._parser.get_status_code() if self._is_reusable else 0
-            self._head_cache.learn(data, sum(map(len, self._body_parts)), status, self._headers)
         return True
 
     def _deliver_body(self, last_byte: int) -> None:
@@ -268,17 +255,6 @@ class UpstreamConnection(CallConnection):
             self._finish()
         elif not self._between_chunks or last_byte != LF_BYTE:
             self._disable_splice()
-
-    def _try_cached_head(self, data: bytes) -> bool:
-        """Handle a whole response without the parser if its head differs from the last one only in `Content-Length`."""
-        head_cache, receiver = self._head_cache, self._receiver
-        body = head_cache.match_body(data) if head_cache.status and receiver is not None else b""
-        if not body or receiver is None:
-            return False
-        self._message_complete = self._is_reusable = True
-        receiver.on_head(head_cache.status, head_cache.headers)
-        self._body_parts.append(body)
-        return True
 
     def eof_received(self) -> None:
         """Let the transport close the connection. `connection_lost` follows."""
