@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
-from svc.dialects.fastpath.chunk_cache import ChunkTemplateCache
 from svc.errors import SvcError
 from svc.wire.chat import (
     ChatRequest,
@@ -27,7 +26,7 @@ from svc.wire.usage import TokenUsage
 class ModelProfile:
     """The properties of a backend that a dialect needs. `model` is the model's name at the upstream."""
 
-    __slots__ = ("chunk_caches", "max_output_tokens", "model", "needs_rewrite", "overrides", "stream_usage")
+    __slots__ = ("max_output_tokens", "model", "needs_rewrite", "overrides", "stream_usage")
 
     def __init__(
         self, model: str, *, max_output_tokens: int | None = None, overrides: UpstreamOverrides | None = None
@@ -41,8 +40,6 @@ class ModelProfile:
         """Whether the upstream supports `stream_options.include_usage`."""
         self.needs_rewrite = bool(overrides.rejects or overrides.renames or overrides.min_temperature)
         """Whether a request body has to be changed for the upstream, for reasons other than `stream_usage`."""
-        self.chunk_caches: dict[bool, ChunkTemplateCache] = {}
-        """Chunk templates of earlier streams, by whether the client gets the usage."""
 
 
 class RequestBody:

@@ -62,11 +62,6 @@ class ChunkTemplate:
         self.suffix = suffix
         self._client_parts = client_parts
 
-    @property
-    def has_padding(self) -> bool:
-        """Whether chunks end in random padding."""
-        return bool(self._padding_end)
-
     def find_text_end(self, data: bytes, start: int) -> int:
         """Return the end of the text of a matching chunk that begins at `start`, or -1. See `find_chunk_end`."""
         index = text_start = start + len(self.prefix)
@@ -123,15 +118,6 @@ class ChunkTemplate:
             parts += client_prefix, block[start + len(self.prefix) : text_end], client_suffix
             start = end
         return b"".join(parts)
-
-
-def is_plain_json_text(data: bytes, start: int, stop: int) -> bool:
-    """Return whether the range is content of a JSON string in printable ASCII without escapes."""
-    for index in range(start, stop):
-        byte = data[index]
-        if byte < 0x20 or byte > 0x7E or byte == _TEXT_END_CODE or byte == _TEXT_ESCAPE_CODE:  # noqa: SIM109
-            return False
-    return start <= stop
 
 
 def learn_template(

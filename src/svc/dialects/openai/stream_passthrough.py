@@ -1,8 +1,8 @@
 """Passes the stream of an OpenAI upstream to an OpenAI client: forwards valid chunks unchanged, and normalizes others.
 
-            template matches   in the cache of the model      parsed, valid      parsed, invalid
-feed ─────────────┬──────── split ─ event ────┬───────────────────────┬──────────────────┬────> bytes for the client
-                  └> block unchanged          └> event unchanged      └> event unchanged └> normalized, encoded again
+            template matches          parsed, valid      parsed, invalid
+feed ─────────────┬──────── split ─ event ────┬──────────────────┬────> bytes for the client
+                  └> block unchanged          └> event unchanged └> normalized, encoded again
 """
 
 from __future__ import annotations
@@ -13,13 +13,6 @@ import msgspec
 from msgspec import UNSET
 
 from svc.dialects.coerce import new_id, nonempty_text_or, timestamp_or_now
-from svc.dialects.fastpath.chunk_cache import (
-    ChunkTemplateCache,
-    cut_before_usage,
-    learn_first_chunk,
-    parse_chunk_prefix,
-    strip_chunk_prefix,
-)
 from svc.dialects.fastpath.chunk_template import learn_template
 from svc.dialects.openai.normalize import ChoiceState, is_first_chunk_clean, to_chunk_choice
 from svc.dialects.openai.schema import (
@@ -35,15 +28,12 @@ from svc.dialects.stream_transform import Passthrough
 from svc.dialects.upstream_errors import map_upstream_error, truncated_response_error
 from svc.dialects.validation import decode_upstream_object
 from svc.errors import ProviderFailed, SvcError
-from svc.wire.chat import FinishReason
 from svc.wire.error import encode_error_body
 from svc.wire.sse import event_data, event_name, is_single_data_line
 
 DONE_EVENT: Final = b"data: [DONE]"
 _OPEN_BRACE_CODE: Final = 0x7B
-_CLOSE_BRACE_CODE: Final = 0x7D
 _CHUNK_DECODER: Final = msgspec.json.Decoder(ChunkPayload)
-_USAGE_DECODER: Final = msgspec.json.Decoder(UsagePayload)
 _CHUNK_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -52,10 +42,7 @@ class OpenAIPassthrough(Passthrough):
 
     __slots__ = (
         "_choice_states",
-        "_chunk_cache",
-        "_chunk_caches",
         "_chunk_id",
-        "_chunk_prefix",
         "_created",
         "_include_usage",
         "_is_usage_sent",
@@ -63,24 +50,15 @@ class OpenAIPassthrough(Passthrough):
         "_pending_usage",
     )
 
-    def __init__(self, *, include_usage: bool, chunk_caches: dict[bool, ChunkTemplateCache] | None = None) -> None:
-        """`chunk_caches` has the common chunks of the model's streams, by `include_usage`."""
+    def __init__(self, *, include_usage: bool) -> None:
         super().__init__()
         self._include_usage = include_usage
-        self._chunk_caches = chunk_caches
-        self._chunk_cache: ChunkTemplateCache | None = None
-        """The cache that this stream shares with others. Set by the first chunk."""
-        self._chunk_prefix = b""
         self._learned_templates = 0
         self._chunk_id = ""
         self._created = 0
         self._choice_states: dict[int, ChoiceState] = {}
         self._pending_usage: dict[str, Any] | None = None
         self._is_usage_sent = False
-
-    def disable_fast_paths(self) -> None:
-        super().disable_fast_paths()
-        self._chunk_caches = None
 
     @property
     def _is_complete(self) -> bool:
@@ -97,12 +75,7 @@ class OpenAIPassthrough(Passthrough):
     def _process_event(self, event: bytes) -> bytes:
         if is_single_data_line(event):
             if len(event) > 6 and event[6] == _OPEN_BRACE_CODE:
-                client_event = self._match_cached_chunk(event)
-                return (
-                    client_event
-                    if client_event is not None
-                    else self._process_chunk(event, event[6:], is_single_line=True)
-                )
+                return self._process_chunk(event, event[6:], is_single_line=True)
             if event == DONE_EVENT:
                 return self._encode_done(event)
         data = event_data(event)
@@ -125,8 +98,6 @@ class OpenAIPassthrough(Passthrough):
 
     def _process_chunk(self, event: bytes, data: bytes, *, is_single_line: bool) -> bytes:
         """Return one chunk for the client. Empty if the client does not get it."""
-        if self._chunk_prefix and not self._chunk_id:  # the previous chunks matched the cache
-            self._chunk_id, self._created = parse_chunk_prefix(self._chunk_prefix)
         try:
             if not data.isascii():
                 data.decode()
@@ -134,12 +105,9 @@ class OpenAIPassthrough(Passthrough):
         except _CHUNK_DECODE_ERRORS:
             chunk = None
         if chunk is not None and self._consume_unrequested_usage(chunk):
-            self._cache_usage(event)
             return b""
         seen_choices = set(self._choice_states)
         if chunk is not None and self._is_clean(chunk):
-            if is_single_line:
-                self._cache_chunk(event, chunk)
             self._record_chunk(chunk)
             client_event = event if is_single_line else b"data: " + data.replace(b"\n", b" ")
             chunk_choices = chunk.choices
@@ -167,107 +135,6 @@ class OpenAIPassthrough(Passthrough):
         if name is not None:
             self._learned_templates += 1
             self._template = learn_template(event, client_event, name)
-            if (
-                self._chunk_cache is not None
-                and self._learned_templates == 1
-                and chunk_choices[0].delta.tool_calls is UNSET
-            ):
-                self._cache_text(self._chunk_cache, chunk_choices[0].index)
-
-    # the cache of common chunks
-
-    def _match_cached_chunk(self, event: bytes) -> bytes | None:
-        """Return the client's bytes for a chunk that earlier streams had too. None for any other chunk."""
-        if not self.has_started:
-            return self._match_first_chunk(event)
-        cache, prefix_end = self._chunk_cache, len(self._chunk_prefix)
-        if cache is None or not event.startswith(self._chunk_prefix):
-            return None
-        if cache.finish_reason is not None and event[prefix_end:] == cache.finish_suffix:
-            return self._match_finish_chunk(event, cache, cache.finish_reason)
-        if (
-            cache.usage_lead
-            and not self._include_usage
-            and event[prefix_end : prefix_end + len(cache.usage_lead)] == cache.usage_lead
-        ):
-            return self._match_usage_chunk(event, prefix_end + len(cache.usage_lead))
-        return None
-
-    def _match_first_chunk(self, event: bytes) -> bytes | None:
-        cache = self._chunk_caches.get(self._include_usage) if self._chunk_caches is not None else None
-        prefix = cache.match_prefix(event) if cache is not None else b""
-        if cache is None or not prefix:
-            return None
-        self.has_started = True
-        self._chunk_cache, self._chunk_prefix = cache, prefix
-        self.model = cache.model
-        self._choice_states[cache.choice_index] = ChoiceState()
-        self._template = cache.build_text_template(prefix)
-        return event
-
-    def _match_finish_chunk(self, event: bytes, cache: ChunkTemplateCache, finish_reason: FinishReason) -> bytes | None:
-        choice = self._choice_states.get(cache.choice_index)
-        if choice is None or choice.finish_reason is not None:
-            return None
-        self._template = None
-        choice.finish_reason = finish_reason
-        self.model = cache.model
-        if self.finish_reason is None:
-            self.finish_reason = finish_reason
-        return event
-
-    def _match_usage_chunk(self, event: bytes, usage_start: int) -> bytes | None:
-        usage = _decode_usage(event[usage_start:-1]) if event[-1] == _CLOSE_BRACE_CODE else None
-        if usage is None:
-            return None
-        self.usage = to_usage(usage)
-        return b""
-
-    def _cache_chunk(self, event: bytes, chunk: ChunkPayload) -> None:
-        """Cache a valid chunk, since the next stream can begin or end with an equal one."""
-        if self._chunk_caches is None or len(chunk.choices) != 1 or type(chunk.usage) is UsagePayload:
-            return
-        choice, cache = chunk.choices[0], self._chunk_cache
-        if choice.delta.tool_calls is not UNSET:
-            return
-        if not self.has_started:
-            learned = learn_first_chunk(event, chunk.id, chunk.created, choice.index, chunk.model)
-            if learned is not None and choice.finish_reason is None:
-                self._chunk_cache, self._chunk_prefix = learned
-                self._chunk_caches[self._include_usage] = learned[0]
-        elif cache is not None and choice.finish_reason is not None:
-            suffix = strip_chunk_prefix(event, self._chunk_prefix)
-            if suffix and choice.index == cache.choice_index and chunk.model == cache.model:
-                cache.finish_suffix, cache.finish_reason = suffix, FINISH_REASONS[choice.finish_reason]
-
-    def _cache_text(self, cache: ChunkTemplateCache, index: int) -> None:
-        """Cache the current template."""
-        template = self._template
-        if (
-            template is None
-            or not template.is_identity
-            or template.has_padding
-            or index != cache.choice_index
-            or self.model != cache.model
-        ):
-            return
-        if template.prefix.startswith(self._chunk_prefix) and strip_chunk_prefix(
-            template.prefix + template.suffix, self._chunk_prefix
-        ):
-            cache.text_parts = (template.prefix[len(self._chunk_prefix) :], template.suffix)
-
-    def _cache_usage(self, event: bytes) -> None:
-        """Cache the beginning of a usage chunk that is not forwarded."""
-        if self._chunk_cache is not None:
-            usage_lead = cut_before_usage(strip_chunk_prefix(event, self._chunk_prefix))
-            if (
-                usage_lead
-                and event[-1] == _CLOSE_BRACE_CODE
-                and _decode_usage(event[len(self._chunk_prefix) + len(usage_lead) : -1]) is not None
-            ):
-                self._chunk_cache.usage_lead = usage_lead
-
-    # parsed
 
     def _is_clean(self, chunk: ChunkPayload) -> bool:
         if self.has_started and (chunk.id != self._chunk_id or chunk.created != self._created):
@@ -386,14 +253,6 @@ class OpenAIPassthrough(Passthrough):
             + msgspec.json.encode({**self._chunk_fields(), "choices": [], "usage": self._pending_usage})
             + b"\n\n"
         )
-
-
-def _decode_usage(data: bytes) -> UsagePayload | None:
-    """Decode a usage object. Returns None for anything else."""
-    try:
-        return _USAGE_DECODER.decode(data) if data.isascii() else None
-    except _CHUNK_DECODE_ERRORS:
-        return None
 
 
 def _text_field(choice: ChunkChoicePayload) -> bytes | None:

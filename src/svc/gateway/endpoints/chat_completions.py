@@ -28,7 +28,7 @@ class _OpenAIUpstream(ChatCodec):
         return pass_through_response(raw)
 
     def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
-        return OpenAIPassthrough(include_usage=routing_info.include_usage, chunk_caches=profile.chunk_caches)
+        return OpenAIPassthrough(include_usage=routing_info.include_usage)
 
 
 class ChatCompletions(ChatEndpoint):
