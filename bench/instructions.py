@@ -47,6 +47,8 @@ def instructions(folder: Path) -> dict[str, float]:
                 found[f"chunk, {name}"] = count(CHUNKS, partial(replay.send_chunk, chunks[1]))
                 replay.end(chunks[2])
             found["stream of three chunks"] = count(REQUESTS, replay.stream)
+            found["varied request"] = count(REQUESTS, replay.varied_json)
+            found["varied stream of 22 chunks"] = count(REQUESTS, replay.varied_stream)
             replay.close()
     return {f"instructions per {what} ({PLATFORM})": number for what, number in found.items()}
 

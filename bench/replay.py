@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.varied import Traffic
+
 KEY = "ratchet-key"
 GPT, CLAUDE = "gpt-4o-mini", "claude-3-5-sonnet-20241022"
 ANSWER = (
@@ -26,7 +28,8 @@ USAGE = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"gpt-4o-mini","choices":[],"usage":'
     b'{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}\n\n'
 )
-"""The configuration of the gateway."""
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 OPENAI = (
     PIECE % (b'"role":"assistant","content":""', b"null"),
     PIECE % (b'"content":" word"', b"null"),
@@ -43,6 +46,13 @@ ANTHROPIC = (
 )
 
 
+SEED = 1
+VARIED = 40
+"""Number of the varied requests, which repeat after that."""
+VARIED_CHUNKS = 20
+"""Text chunks of a varied stream."""
+
+
 class Replay:
     """One client connection and one provider connection, both in this process."""
 
@@ -52,6 +62,13 @@ class Replay:
         self._seconds = seconds
         self._client = socket.create_connection(("127.0.0.1", port), timeout=seconds)
         self._provider: socket.socket | None = None
+        self._turn = 0
+        traffic = Traffic(SEED, GPT)
+        self._varied = [
+            (traffic.headers(1), traffic.body(), traffic.body(stream=True), traffic.response("mark "))
+            for _ in range(VARIED)
+        ]
+        self._varied_events = [varied_events(traffic) for _ in range(VARIED)]
 
     def close(self) -> None:
         self._client.close()
@@ -60,9 +77,33 @@ class Replay:
 
     def json(self) -> None:
         self._ask(GPT, b"")
+        self._respond(ANSWER)
+
+    def varied_json(self) -> None:
+        headers, body, _, response = self._next_varied()
+        self._request(headers, body)
+        self._respond(response)
+
+    def _respond(self, body: bytes) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        self._say(head % len(ANSWER) + ANSWER)
-        self._read(ANSWER[-20:])
+        self._say(head % len(body) + body)
+        self._read(body[-20:])
+
+    def varied_stream(self) -> None:
+        events = self._varied_events[self._turn % VARIED]
+        headers, _, body, _ = self._next_varied()
+        self._request(headers, body)
+        self._say(STREAM_HEAD + chunk(events[0]))
+        self._read(events[0][-20:])
+        for event in events[1:-1]:
+            self._say(chunk(event))
+            self._read(event[-20:])
+        self.end(events[-1])
+
+    def _next_varied(self) -> tuple[str, bytes, bytes, bytes]:
+        """Return header lines, a body, a body that requests a stream, and a response."""
+        self._turn += 1
+        return self._varied[(self._turn - 1) % VARIED]
 
     def stream(self) -> None:
         self.begin(GPT, OPENAI[0])
@@ -71,8 +112,7 @@ class Replay:
 
     def begin(self, model: str, first: bytes) -> None:
         self._ask(model, b',"stream":true')
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        self._say(head + chunk(first))
+        self._say(STREAM_HEAD + chunk(first))
         self._read(b'"role"')
 
     def send_chunk(self, data: bytes) -> None:
@@ -84,12 +124,15 @@ class Replay:
         self._read(b"0\r\n\r\n")
 
     def _ask(self, model: str, more: bytes) -> None:
-        """Send a request as the client and read it as the provider."""
         body = b'{"model":"%b","messages":[{"role":"user","content":"Hello there, how are you?"}]%b}' % (
             model.encode(),
             more,
         )
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\naccept: */*\r\n"
+        self._request("accept: */*\r\n", body)
+
+    def _request(self, headers: str, body: bytes) -> None:
+        """Send a request as the client and read it as the provider."""
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n{headers}"
         self._client.sendall(
             f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
         )
@@ -97,11 +140,14 @@ class Replay:
             self._listener.settimeout(self._seconds)
             self._provider, _ = self._listener.accept()
             self._provider.settimeout(self._seconds)
-        data = b"-"
-        while not data.endswith(b"}"):
+        found, size = b"", 0
+        while not size or len(found) < size:
             data = self._provider.recv(65536)
             if not data:
                 raise ConnectionError("the gateway closed its connection to the provider")
+            found += data
+            if not size and (length := CONTENT_LENGTH.search(found)) and b"\r\n\r\n" in found:
+                size = found.index(b"\r\n\r\n") + 4 + int(length[1])
 
     def _say(self, data: bytes) -> None:
         assert self._provider is not None
@@ -115,6 +161,12 @@ class Replay:
             if not data:
                 raise ConnectionError(f"the gateway closed after {found!r}")
             found += data
+
+
+def varied_events(traffic: Traffic) -> list[bytes]:
+    """Return the events of a varied stream. The last one has the usage and the end mark."""
+    chunks = traffic.chunks(VARIED_CHUNKS)
+    return [chunks.first(), *[chunks.text() for _ in range(VARIED_CHUNKS)], chunks.last(usage=True)]
 
 
 def chunk(data: bytes) -> bytes:

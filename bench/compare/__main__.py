@@ -36,7 +36,10 @@ class Work:
     spec: dict[str, Any]
 
 
+SEED = 11
 WORKS = (
+    Work("varied_json", {"test": "json", "connections": 32, "seed": SEED}),
+    Work("varied_stream", {"test": "stream", "connections": 200, "seed": SEED}),
     Work("json", {"test": "json", "connections": 32}),
     Work("latency", {"test": "json", "connections": 64, "rate": 100}),
     Work("stream", {"test": "stream", "connections": 200}),

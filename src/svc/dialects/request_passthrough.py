@@ -7,7 +7,7 @@ same values. Otherwise, or if an override of the upstream applies, the body is d
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
@@ -130,13 +130,12 @@ def _drop_case_variants(body: dict[str, Any]) -> tuple[str, ...]:
     return names
 
 
-def find_case_variants(names: Iterable[str]) -> tuple[str, ...]:
+def find_case_variants(names: Collection[str]) -> tuple[str, ...]:
     """Return the names that differ only in case from a field that routing reads."""
-    return tuple([name for name in names if not _is_lower_case(name) and _fold_case(name) in _ROUTING_FIELDS])
-
-
-def _is_lower_case(name: str) -> bool:
-    return name.isascii() and name.islower()
+    all_names = "_".join(names)
+    if all_names.isascii() and all_names.islower():
+        return ()
+    return tuple([name for name in names if name not in _ROUTING_FIELDS and _fold_case(name) in _ROUTING_FIELDS])
 
 
 def _fold_case(name: str) -> str:
