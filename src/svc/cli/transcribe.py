@@ -227,7 +227,7 @@ def _create_converter(format_: AudioFormat) -> Callable[[bytes], bytes]:
         resample = plugins.load("speech", "resample")
     except ImportError:
         raise CommandFailed(
-            f"Resampling this audio needs numpy: {install_command('speech')}. Or send 16 kHz mono."
+            f"Resampling this audio needs numpy and soxr: {install_command('speech')}. Or send 16 kHz mono."
         ) from None
     return resample.Converter(format_).push  # type: ignore[no-any-return]
 

@@ -126,9 +126,30 @@ def test_resampler_tone_keeps_frequency_and_amplitude(rate):
     assert np.abs(out - wanted)[200:-200].max() < 1e-3
 
 
-def test_resampler_frequency_above_nyquist_is_removed():
-    high = np.sin(2 * np.pi * 9500 * np.arange(48000) / 48000).astype(np.float32)
-    assert np.abs(Resampler(48000).push(high)[100:]).max() < 1e-3
+@pytest.mark.parametrize("frequency", [8200, 9500, 15000])
+@pytest.mark.parametrize("rate", [44100, 48000])
+def test_resampler_frequency_above_nyquist_is_removed(rate, frequency):
+    high = np.sin(2 * np.pi * frequency * np.arange(2 * rate) / rate).astype(np.float32)
+    resampler = Resampler(rate)
+    out = np.concatenate((resampler.push(high), resampler.finish()))
+    assert np.abs(out[1000:-1000]).max() < 1e-5
+
+
+@pytest.mark.parametrize("rate", [8000, 44100])
+def test_resampler_push_returns_all_but_last_150_ms(rate):
+    resampler = Resampler(rate)
+    received = sum(len(resampler.push(np.zeros(rate // 50, np.float32))) for _ in range(100))
+    assert 0 <= 2 * 16000 - received < 0.15 * 16000
+
+
+@pytest.mark.parametrize("rate", [1000, 11025, 16000, 384000])
+def test_resampler_after_finish_begins_new_signal(rate):
+    tone = np.sin(2 * np.pi * 200 * np.arange(rate) / rate).astype(np.float32)
+    resampler = Resampler(rate)
+    first = np.concatenate((resampler.push(tone), resampler.finish()))
+    assert len(first) == 16000
+    assert len(resampler.finish()) == 0
+    np.testing.assert_array_equal(np.concatenate((resampler.push(tone), resampler.finish())), first)
 
 
 @settings(deadline=None)
