@@ -1,56 +1,18 @@
-"""Show progress of `svc run --watch`: redrawn lines on a terminal, one line per event in a pipe."""
+"""Progress of `svc run --watch`: lines that a terminal redraws, or one line per event in a pipe."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
+from collections.abc import Sequence
 
 import msgspec
 
 from svc.pipeline.orchestrator import RunResult
 from svc.pipeline.stages.base import AudioChunk, StageChunk
 
-REDRAW_SECONDS = 0.1
-"""Interval between two redraws."""
 STATE_SYMBOLS = {"waiting": "·", "started": "▸", "done": "✓", "failed": "✗"}
-
-
-class LiveDisplay:
-    """Redraws lines on standard error in a thread. Use it as a context manager, on a terminal only."""
-
-    def __init__(self, get_lines: Callable[[], Sequence[str]]) -> None:
-        self._get_lines = get_lines
-        self._drawn_lines = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._draw()
-
-    def _run(self) -> None:
-        while not self._stop.wait(REDRAW_SECONDS):
-            self._draw()
-
-    def _draw(self) -> None:
-        size = shutil.get_terminal_size()
-        lines = [line[: size.columns - 1] for line in self._get_lines()][-(size.lines - 1) :]
-        up = f"\x1b[{self._drawn_lines}A" if self._drawn_lines else ""
-        sys.stderr.write(f"{up}\r\x1b[J" + "".join(f"{line}\n" for line in lines))
-        sys.stderr.flush()
-        self._drawn_lines = len(lines)
 
 
 class _StageState(msgspec.Struct):

@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json([msgspec.to_builtins(finding) for finding in results])
     else:
-        print_table([("", "", ""), *((finding.state, finding.subject, finding.detail) for finding in results)][1:])
+        rows = [(finding.state, finding.subject, finding.detail) for finding in results]
+        print_table(rows, state_column=0, has_header=False)
         for finding in results:
             if finding.advice:
                 print(f"{finding.subject}: {finding.advice}")

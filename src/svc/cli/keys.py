@@ -211,7 +211,7 @@ def _print_key(key: ShownKey, as_json: bool) -> int:
         base.print_json(fields)
         return 0
     rows = [(name, _format_value(value)) for name, value in fields.items() if value not in (None, {})]
-    base.print_table([*rows, ("state", _format_state(key))])
+    base.print_table([*rows, ("state", _format_state(key))], state_column=1, has_header=False)
     return 0
 
 
@@ -272,7 +272,7 @@ def _print_keys(keys: list[ShownKey]) -> None:
                 _format_state(key),
             )
         )
-    base.print_table(table, right_aligned=(7,))
+    base.print_table(table, right_aligned=(7,), state_column=9)
 
 
 def _shorten(text: str) -> str:

@@ -95,7 +95,7 @@ def _list(as_json: bool) -> int:
         table.append(
             (row["name"], row["version"], row["licence"], row["size_bytes"] // 10**6, added, row["description"])
         )
-    base.print_table([[str(cell) for cell in cells] for cells in table])
+    base.print_table([[str(cell) for cell in cells] for cells in table], state_column=4)
     return 0
 
 

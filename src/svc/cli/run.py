@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from svc import plugins
-from svc.cli._progress import BatchProgress, LiveDisplay, StageProgress
-from svc.cli.base import ProgressBar, print_json, print_table
+from svc.cli._progress import BatchProgress, StageProgress
+from svc.cli.base import ProgressBar, load_terminal, print_json, print_table
 from svc.distribution import install_command
 from svc.errors import CommandFailed, UsageError
 from svc.pipeline.batch import PipelineRunner, run_batch
@@ -122,7 +122,7 @@ def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespa
             print(chunk, end="", flush=True)
             printed = True
 
-    with LiveDisplay(progress.format_lines) if progress is not None and is_drawn else nullcontext():
+    with load_terminal().LiveDisplay(progress.format_lines) if progress is not None and is_drawn else nullcontext():
         run_output = orchestrator.run(input_name, item, on_stage_event)
     result = save_outputs(run_output, output_path=args.output, keep_folder=args.keep)
     if args.json:
@@ -143,7 +143,7 @@ def _run_many(runs: PipelineRunner, name: str, input_set: RunInputs, args: argpa
     check_output_paths("text", output_path=args.output, keep_folder=args.keep)
     inputs = input_set.filter_by_kind(runs.input_kind)
     progress = BatchProgress(inputs, print_lines=args.watch)
-    with LiveDisplay(progress.format_lines) if args.watch and sys.stderr.isatty() else nullcontext():
+    with load_terminal().LiveDisplay(progress.format_lines) if args.watch and sys.stderr.isatty() else nullcontext():
         failed = run_batch(
             runs,
             name,

@@ -25,7 +25,7 @@ from svc.app import gateway
 from svc.app.listeners import listen
 from svc.app.reload_signal import ReloadSignal
 from svc.app.stop_signals import restore_default_sigterm
-from svc.cli import _local_gateway, models
+from svc.cli import _local_gateway, base, models
 from svc.distribution import install_command
 from svc.gateway.local_model import supervisor
 from svc.gateway.routing.missing_providers import describe_missing_providers
@@ -120,4 +120,9 @@ or        curl -N {gateway_address}/v1/chat/completions -H "Authorization: Beare
             -d '{example_body}'
 
 Press Ctrl-C to stop."""
-    print(text.strip(), flush=True)
+    if base.is_styled():
+        base.load_terminal().print_highlighted(
+            text.strip(), {r"(?m)^(gateway|registry|API key|Try it:|or)(?= )": "bold"}
+        )
+    else:
+        print(text.strip(), flush=True)

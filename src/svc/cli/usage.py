@@ -125,7 +125,7 @@ def _print_entries(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         names = [printable_label(row["key_name"]), row["model"] or "-", row["provider"] or "-", row["status"]]
         table.append((row["time"], *names, *_format_amounts(row), f"{row['latency_ms']:.0f}"))
-    base.print_table(table, right_aligned=range(len(labels), len(table[0])))
+    base.print_table(table, right_aligned=range(len(labels), len(table[0])), state_column=labels.index("STATUS"))
 
 
 def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:

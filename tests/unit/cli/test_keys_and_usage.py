@@ -136,6 +136,7 @@ def test_usage_on_terminal_is_limited_with_hint(
     piped = capsys.readouterr()
     assert (len(piped.out.splitlines()), piped.err) == (61, "")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["usage"]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 51

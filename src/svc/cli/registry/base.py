@@ -181,4 +181,4 @@ def print_entries(
         state = "missing" if is_missing(entry) else "yanked" if entry.yanked else "ok"
         sha256 = (entry.sha256 or "")[:16]
         rows.append((entry.model_id, entry.version, entry.target, str(entry.size_bytes), state, sha256))
-    base.print_table(rows)
+    base.print_table(rows, state_column=4)
