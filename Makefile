@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # GNU OpenMP, which the embedded model's wheel expects on the system.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test test-general lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation faces ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
+.PHONY: setup run test test-general lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
 
 # The first start runs from source. A compilation takes minutes, so it serves the next start.
 run: $(VENV)/.ready
@@ -66,7 +66,7 @@ mutation: $(VENV)/.dev ## run 500 mutants of the modules without I/O; tests must
 
 lock: ## update the lock files; needs uv; writes hashes without index URLs
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra speech --extra voice --group build -o requirements.lock pyproject.toml
-	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra ray --extra postgres --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra http2 --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra ray --extra postgres --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 AUDIT      := .audit
 AUDIT_LOCK := tests/audit/pip-audit
@@ -90,9 +90,6 @@ bench: setup ## measure the CPU time of each step of a request and of each diale
 
 bench-steps: setup ## measure the CPU time of each step of a request
 	$(BIN)/python -m bench.steps
-
-faces: $(VENV)/.dev ## generate the blocking SDK client from the asyncio client
-	$(BIN)/python -m tests.unit.client.generate_client
 
 ledger: $(VENV)/.dev ## generate entry, record, sums, schema and page from the table of ledger fields
 	$(BIN)/python -m tests.unit.gateway.accounting.generate_ledger

@@ -15,11 +15,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from svc.cli import base
+from svc import plugins
+from svc.cli import _gateway_address, base
 from svc.client.address import with_v1_suffix
 from svc.client.config import normalize_api_key
 from svc.client.http_session import HttpSession, SessionTimeouts
-from svc.client.transport import BlockingTransport, run_sync
+from svc.client.transport import run_sync
 from svc.errors import CommandFailed, GatewayFailed, InvalidRequest, NotFound, UsageError
 from svc.gateway.accounting.ingest import ingest_orphans
 from svc.keys import lifecycle
@@ -107,13 +108,15 @@ def _open_http_client(url: str) -> Iterator[AdminClient]:
     if key is None:
         raise UsageError("--gateway needs a key with the scope admin in SVC_API_KEY.")
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    session = HttpSession(
-        BlockingTransport(), with_v1_suffix(url, "--gateway"), headers, retries=0, timeouts=SessionTimeouts()
+    base_url = with_v1_suffix(url, "--gateway")
+    transport = plugins.load("client", "blocking_transport").BlockingTransport(
+        base_url, direct=_gateway_address.is_local_gateway(base_url)
     )
+    session = HttpSession(transport, base_url, headers, retries=0, timeouts=SessionTimeouts())
     try:
         yield HttpAdminClient(session)
     finally:
-        session.close()
+        run_sync(session.close())
 
 
 class DatabaseAdminClient:

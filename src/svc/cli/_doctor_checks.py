@@ -32,6 +32,7 @@ OPTIONAL_EXTRAS: Final = {
     "s3": (("obstore",), "a bucket as the registry's store"),
     "signing": (("cryptography",), "signed bundles"),
     "ray": (("ray",), "pipelines on a Ray cluster"),
+    "http2": (("h2",), "HTTP/2 in the SDK"),
 }
 """Extra -> its import names, and its purpose."""
 

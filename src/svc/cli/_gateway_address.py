@@ -39,5 +39,10 @@ def resolve_gateway(option: str | None, key: str | None, default: str) -> tuple[
     return url, chosen_key or (_local_gateway.read_local_api_key(base.home()) if url == local_url else None)
 
 
+def is_local_gateway(url: str) -> bool:
+    """Return whether `svc up` on this machine serves the URL. Then no proxy is used, because none can reach it."""
+    return url == _local_gateway.find_gateway(base.home())
+
+
 def _print_warning(message: str) -> None:
     print(f"svc: {message}", file=sys.stderr)

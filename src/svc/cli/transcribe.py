@@ -109,7 +109,8 @@ async def _open_session(url: str, key: str | None) -> AsyncIterator[LiveSession]
     """Connect to the gateway. Raises CommandFailed with the remedy in its message."""
     try:
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        session = await connect_live(HttpSession(AsyncTransport(), url, headers, retries=0, timeouts=SessionTimeouts()))
+        transport = AsyncTransport(url, direct=_gateway_address.is_local_gateway(url))
+        session = await connect_live(HttpSession(transport, url, headers, retries=0, timeouts=SessionTimeouts()))
     except AuthenticationFailed:
         raise CommandFailed(f"The gateway {url} does not accept the key. Set SVC_API_KEY to a valid key.") from None
     except NotFound:

@@ -1,27 +1,59 @@
-"""The asyncio client. `make faces` generates the blocking client in `client.py` from this module."""
+"""The asyncio client. `client` has the same methods without coroutines: change both."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from svc.client.async_transport import AsyncTransport
-from svc.client.base_client import BaseClient, record_chunk
+from svc import plugins
+from svc.client.base_client import (
+    DEFAULT_CLIENT_RETRIES,
+    DEFAULT_CLIENT_TIMEOUT_SECONDS,
+    BaseClient,
+    record_chunk,
+)
 from svc.wire.speech import Final, Partial
 
 if TYPE_CHECKING:
+    import httpx2
+
     from svc.client.bundles import Bundle
     from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
-    from svc.client.core import ModelInfo, Transcript
+    from svc.client.core import DirectProvider, ModelInfo, Transcript
     from svc.client.live import LiveSession
 
 
 class AsyncClient(BaseClient):
-    """A client for asyncio programs. Belongs to one event loop. Use it as a context manager, or call `close`."""
+    """A client for asyncio programs. Belongs to one event loop. Use it as a context manager, or call `close`.
 
-    _transport_type = AsyncTransport
+    Arguments take precedence over `svc.init`, and that over the environment. `timeout` is the longest wait for a byte
+    from the gateway, in seconds. `http_client` sends the requests to the gateway, and stays open at `close`. Raises
+    InvalidRequest for an invalid address or key, and UsageError for an invalid proxy or certificate file.
+    """
+
+    def __init__(
+        self,
+        *,
+        gateway_url: str | None = None,
+        api_key: str | None = None,
+        registry: str | None = None,
+        retries: int = DEFAULT_CLIENT_RETRIES,
+        timeout: float = DEFAULT_CLIENT_TIMEOUT_SECONDS,
+        http_client: httpx2.AsyncClient | None = None,
+        direct: DirectProvider | None = None,
+    ) -> None:
+        super().__init__(
+            partial(plugins.load("client", "async_transport").AsyncTransport, http_client=http_client),
+            gateway_url=gateway_url,
+            api_key=api_key,
+            registry=registry,
+            retries=retries,
+            timeout=timeout,
+            direct=direct,
+        )
 
     @overload
     async def chat(
@@ -79,10 +111,14 @@ class AsyncClient(BaseClient):
         language: str | None = None,
         vad: bool | None = None,
         model_dir: str | None = None,
+        websocket_connection_options: Mapping[str, Any] | None = None,
     ) -> AsyncLive:
-        """Open a live session and wait until it is ready. Use it as a context manager. Raises SvcError."""
+        """Open a live session and wait until it is ready. Use it as a context manager. Raises SvcError.
+
+        `websocket_connection_options` are keyword arguments for `websockets.connect`, such as a TLS context or a proxy.
+        """
         config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
-        return AsyncLive(await self._core.live(config))
+        return AsyncLive(await self._core.live(config, websocket_connection_options))
 
     async def bundle(self, reference: str) -> Bundle:
         """Return a bundle on this machine. Downloads it if necessary. Raises SvcError."""
@@ -90,8 +126,8 @@ class AsyncClient(BaseClient):
         return bundle
 
     async def close(self) -> None:
-        """Close idle connections."""
-        self._core.close()
+        """Close the connections."""
+        await self._core.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,7 +135,7 @@ class AsyncClient(BaseClient):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._core.close()
+        await self._core.close()
 
 
 class AsyncChatStream(AsyncIterator["ChatChunk"]):
@@ -116,7 +152,7 @@ class AsyncChatStream(AsyncIterator["ChatChunk"]):
 
     async def close(self) -> None:
         """Cancel the response."""
-        self._stream.close()
+        await self._stream.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,7 +160,7 @@ class AsyncChatStream(AsyncIterator["ChatChunk"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
+        await self._stream.close()
 
 
 class AsyncLive(AsyncIterator[Partial | Final]):

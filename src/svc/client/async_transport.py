@@ -1,34 +1,53 @@
-"""The asyncio transport of `AsyncClient`. `svc.client.transport` defines the interface."""
+"""The transport of `AsyncClient`, over `httpx2.AsyncClient`. `svc.client.transport` defines the interface."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from svc.client.transport import (
-    MAX_READ_AHEAD_BYTES,
-    TRANSPORT_CHUNK_BYTES,
-    ServerOrigin,
-    TransportConnection,
-    create_tls_context,
-)
+import httpx2
+
+from svc.client.blocking_transport import build_http_request, http_client_options, translate_http_errors
+from svc.client.transport import ClientRequest, ClientResponse, RequestTimeouts
+from svc.errors import UsageError
+from svc.outbound_http import checked_environment
 
 T = TypeVar("T")
 
 
 class AsyncTransport:
-    """Connects with asyncio."""
+    """Sends requests with an httpx2 client. `direct` ignores the proxies of the environment."""
 
-    async def connect(self, origin: ServerOrigin, timeout: float) -> TransportConnection:
-        async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(
-                origin.host,
-                origin.port,
-                ssl=create_tls_context() if origin.tls else None,
-                limit=MAX_READ_AHEAD_BYTES // 2,
-            )
-        return AsyncConnection(reader, writer)
+    websocket_module = "async_websocket"
+
+    def __init__(self, base_url: str, http_client: httpx2.AsyncClient | None = None, *, direct: bool = False) -> None:
+        if http_client is not None and not isinstance(http_client, httpx2.AsyncClient):
+            raise UsageError("http_client of AsyncClient must be an httpx2.AsyncClient.")
+        self._is_owner = http_client is None
+        self.is_direct = direct
+        with checked_environment():
+            self._options = http_client_options(base_url, direct)
+            self._http_client = http_client or httpx2.AsyncClient(**self._options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def send(self, request: ClientRequest, timeouts: RequestTimeouts) -> ClientResponse:
+        http_client = self._current_http_client()
+        with translate_http_errors():
+            http_request = build_http_request(http_client, request, timeouts)
+            async with _timeout_at(timeouts.deadline):
+                response = await http_client.send(http_request, stream=True, follow_redirects=False)
+        return AsyncResponse(response, timeouts.deadline)
+
+    def _current_http_client(self) -> httpx2.AsyncClient:
+        """Return the client of this event loop: its connections cannot be used after another `asyncio.run`."""
+        loop = asyncio.get_running_loop()
+        if self._is_owner and self._loop not in (None, loop):
+            self._http_client = httpx2.AsyncClient(**self._options)
+        self._loop = loop
+        return self._http_client
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -36,30 +55,32 @@ class AsyncTransport:
     async def run_blocking(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
 
+    async def close(self) -> None:
+        if self._is_owner:
+            await self._current_http_client().aclose()
 
-class AsyncConnection:
-    """A connection with asyncio streams, which read ahead by themselves."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._loop = asyncio.get_running_loop()
+class AsyncResponse:
+    """A response."""
 
-    async def read(self, timeout: float) -> bytes:
-        async with asyncio.timeout(timeout):
-            return await self._reader.read(TRANSPORT_CHUNK_BYTES)
+    def __init__(self, response: httpx2.Response, deadline: float) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self.is_complete = False
+        self._response, self._deadline = response, deadline
+        self._chunks = response.aiter_bytes()
 
-    def write(self, data: bytes, timeout: float) -> None:
-        self._writer.write(data)
+    async def read(self) -> bytes:
+        with translate_http_errors():
+            async with _timeout_at(self._deadline):
+                chunk = await anext(self._chunks, b"")
+        if not chunk:
+            self.is_complete = True
+        return chunk
 
-    async def drain(self, timeout: float) -> None:
-        async with asyncio.timeout(timeout):
-            await self._writer.drain()
+    async def close(self) -> None:
+        await self._response.aclose()
 
-    @property
-    def is_stale(self) -> bool:
-        is_other_loop = self._loop is not asyncio.get_running_loop()  # the same client in another `asyncio.run`
-        return is_other_loop or self._reader.at_eof() or self._writer.is_closing()
 
-    def close(self) -> None:
-        if not self._loop.is_closed():
-            self._writer.close()
+def _timeout_at(deadline: float) -> asyncio.Timeout:
+    return asyncio.timeout(None if deadline == math.inf else deadline - time.monotonic())

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from svc.client.core import ClientCore
+from svc.client.core import ClientCore, TransportFactory
 from svc.client.http_session import SessionTimeouts
-from svc.client.transport import ClientTransport
 
 if TYPE_CHECKING:
     from svc.client.chat import ChatChunk, ChatResponseStream
     from svc.client.core import DirectProvider
 
 DEFAULT_CLIENT_RETRIES = 2
+DEFAULT_CLIENT_TIMEOUT_SECONDS = 120.0
 
 
 class BaseClient:
-    """The common base of both clients. Arguments take precedence over `svc.init`, and that over the environment.
-
-    `timeout` is the longest wait for a byte from the gateway, in seconds. Raises InvalidRequest for an invalid address
-    or key.
-    """
-
-    _transport_type: type[ClientTransport]
+    """The common base of both clients."""
 
     def __init__(
         self,
+        create_transport: TransportFactory,
         *,
-        gateway_url: str | None = None,
-        api_key: str | None = None,
-        registry: str | None = None,
-        retries: int = DEFAULT_CLIENT_RETRIES,
-        timeout: float = 120.0,
-        direct: DirectProvider | None = None,
+        gateway_url: str | None,
+        api_key: str | None,
+        registry: str | None,
+        retries: int,
+        timeout: float,
+        direct: DirectProvider | None,
     ) -> None:
         self._core = ClientCore(
-            self._transport_type(),
+            create_transport,
             gateway_url=gateway_url,
             api_key=api_key,
             registry=registry,

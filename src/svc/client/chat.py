@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from svc.client.http_response import HttpResponse
 from svc.client.http_session import HttpSession, error_from_code
+from svc.client.transport import ClientResponse
 from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
 from svc.dialects.openai import dialect as OPENAI
 from svc.dialects.openai.routing_info import decode_routing_info
@@ -125,7 +125,7 @@ def to_chat_usage(token_usage: Tokens | None) -> ChatUsage | None:
     return ChatUsage(token_usage.prompt_tokens, token_usage.completion_tokens, total)
 
 
-def decode_result(backend: ChatBackend, response: HttpResponse, body: bytes) -> ChatResult:
+def decode_result(backend: ChatBackend, response: ClientResponse, body: bytes) -> ChatResult:
     """Decode a complete response. Raises GatewayFailed if it is not a chat completion."""
     try:
         decoded = backend.dialect.decode_response(body)
@@ -146,8 +146,8 @@ def decode_result(backend: ChatBackend, response: HttpResponse, body: bytes) -> 
 class ChatResponseStream:
     """A streamed response. `next` returns chunks, then None. Raises SvcError if the stream is interrupted."""
 
-    def __init__(self, session: HttpSession, response: HttpResponse, deadline: float, backend: ChatBackend) -> None:
-        self._session, self._response, self._deadline = session, response, deadline
+    def __init__(self, session: HttpSession, response: ClientResponse, backend: ChatBackend) -> None:
+        self._session, self._response = session, response
         self._splitter = EventSplitter()
         self._decoder: StreamDecoder = backend.dialect.create_stream_decoder()
         self._chunks: deque[ChatChunk] = deque()
@@ -164,21 +164,21 @@ class ChatResponseStream:
             while not self._chunks and not self._closed:
                 await self._read_more()
         except BaseException:
-            self.close()
+            await self.close()
             raise
         return self._chunks.popleft() if self._chunks else None
 
     async def _read_more(self) -> None:
-        data = await self._session.read_chunk(self._response, self._deadline)
+        data = await self._session.read_chunk(self._response)
         for event in split_events(self._splitter.feed_block(data) if data else self._splitter.flush()):
             for delta in self._decoder.decode(event):
                 self._handle_delta(delta)
         if self._decoder.is_complete or not data:
             if not self._has_finish_reason:
                 raise ProviderFailed("The response was interrupted.")
-            while data and not self._response.is_complete:  # reads to the end, so that the connection is reusable
-                data = await self._session.read_chunk(self._response, self._deadline)
-            self.close()
+            while data:  # reads to the end, so that the connection is reusable
+                data = await self._session.read_chunk(self._response)
+            await self.close()
 
     def _handle_delta(self, delta: StreamDelta) -> None:
         match delta:
@@ -206,11 +206,10 @@ class ChatResponseStream:
         if self._has_finish_reason:
             self._chunks.append(ChatChunk(usage=self.usage))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Cancel the response. Safe to call twice."""
-        if not self._closed:
-            self._closed = True
-            self._session.release(self._response)
+        self._closed = True
+        await self._response.close()
 
 
 def _to_exception(failure: StreamError) -> SvcError:

@@ -1,27 +1,60 @@
-"""The blocking client. Generated from `aio.py` by `make faces`: edit that module."""
+"""The blocking client. `aio` has the same methods as coroutines: change both."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from svc.client.base_client import BaseClient, record_chunk
-from svc.client.transport import BlockingTransport, run_sync
+from svc import plugins
+from svc.client.base_client import (
+    DEFAULT_CLIENT_RETRIES,
+    DEFAULT_CLIENT_TIMEOUT_SECONDS,
+    BaseClient,
+    record_chunk,
+)
+from svc.client.transport import run_sync
 from svc.wire.speech import Final, Partial
 
 if TYPE_CHECKING:
+    import httpx2
+
     from svc.client.bundles import Bundle
     from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
-    from svc.client.core import ModelInfo, Transcript
+    from svc.client.core import DirectProvider, ModelInfo, Transcript
     from svc.client.live import LiveSession
 
 
 class Client(BaseClient):
-    """A blocking client. Thread-safe. Use it as a context manager, or call `close`."""
+    """A blocking client. Thread-safe. Use it as a context manager, or call `close`.
 
-    _transport_type = BlockingTransport
+    Arguments take precedence over `svc.init`, and that over the environment. `timeout` is the longest wait for a byte
+    from the gateway, in seconds. `http_client` sends the requests to the gateway, and stays open at `close`. Raises
+    InvalidRequest for an invalid address or key, and UsageError for an invalid proxy or certificate file.
+    """
+
+    def __init__(
+        self,
+        *,
+        gateway_url: str | None = None,
+        api_key: str | None = None,
+        registry: str | None = None,
+        retries: int = DEFAULT_CLIENT_RETRIES,
+        timeout: float = DEFAULT_CLIENT_TIMEOUT_SECONDS,
+        http_client: httpx2.Client | None = None,
+        direct: DirectProvider | None = None,
+    ) -> None:
+        super().__init__(
+            partial(plugins.load("client", "blocking_transport").BlockingTransport, http_client=http_client),
+            gateway_url=gateway_url,
+            api_key=api_key,
+            registry=registry,
+            retries=retries,
+            timeout=timeout,
+            direct=direct,
+        )
 
     @overload
     def chat(
@@ -79,10 +112,14 @@ class Client(BaseClient):
         language: str | None = None,
         vad: bool | None = None,
         model_dir: str | None = None,
+        websocket_connection_options: Mapping[str, Any] | None = None,
     ) -> Live:
-        """Open a live session and wait until it is ready. Use it as a context manager. Raises SvcError."""
+        """Open a live session and wait until it is ready. Use it as a context manager. Raises SvcError.
+
+        `websocket_connection_options` are keyword arguments for `websockets.connect`, such as a TLS context or a proxy.
+        """
         config = {"model": model, "language": language, "vad": vad, "model_dir": model_dir}
-        return Live(run_sync(self._core.live(config)))
+        return Live(run_sync(self._core.live(config, websocket_connection_options)))
 
     def bundle(self, reference: str) -> Bundle:
         """Return a bundle on this machine. Downloads it if necessary. Raises SvcError."""
@@ -90,8 +127,8 @@ class Client(BaseClient):
         return bundle
 
     def close(self) -> None:
-        """Close idle connections."""
-        self._core.close()
+        """Close the connections."""
+        run_sync(self._core.close())
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +136,7 @@ class Client(BaseClient):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._core.close()
+        run_sync(self._core.close())
 
 
 class ChatStream(Iterator["ChatChunk"]):
@@ -116,7 +153,7 @@ class ChatStream(Iterator["ChatChunk"]):
 
     def close(self) -> None:
         """Cancel the response."""
-        self._stream.close()
+        run_sync(self._stream.close())
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +161,7 @@ class ChatStream(Iterator["ChatChunk"]):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
+        run_sync(self._stream.close())
 
 
 class Live(Iterator[Partial | Final]):

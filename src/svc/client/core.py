@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from svc.client.chat import ChatBackend, ChatResponseStream, ChatResult, Messages
 
 SDK_MAX_AUDIO_FILE_BYTES = 512 << 20
+
+
+class TransportFactory(Protocol):
+    """Creates the transport of a client. `direct` ignores the proxies of the environment."""
+
+    def __call__(self, base_url: str, *, direct: bool) -> ClientTransport: ...
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -64,7 +70,7 @@ class ClientCore:
 
     def __init__(
         self,
-        transport: ClientTransport,
+        create_transport: TransportFactory,
         *,
         gateway_url: str | None,
         api_key: str | None,
@@ -75,6 +81,7 @@ class ClientCore:
     ) -> None:
         config, environ = current_config(), os.environ
         self.direct = direct
+        local_gateway = None
         self.registry = registry or config.registry or environ.get("SVC_REGISTRY_URL") or None
         self.api_key = normalize_api_key(api_key) or config.api_key or normalize_api_key(environ.get("SVC_API_KEY"))
         if direct:
@@ -89,10 +96,11 @@ class ClientCore:
             key = self.api_key or (read_local_api_key(home) if base_url == local_gateway else None)
             headers = {"authorization": f"Bearer {key}"} if key else {}
         server_kind = "provider" if direct else "gateway"
+        # No proxy can reach the gateway of this machine.
+        self.transport = create_transport(base_url, direct=base_url == local_gateway)
         self.session = HttpSession(
-            transport, base_url, headers, retries=retries, timeouts=timeouts, server_kind=server_kind
+            self.transport, base_url, headers, retries=retries, timeouts=timeouts, server_kind=server_kind
         )
-        self.transport = transport
 
     # chat
 
@@ -120,12 +128,12 @@ class ClientCore:
         backend = self._backend(model)
         request = chat_module.build_request(backend, messages, parameters, stream=True)
         try:
-            response, deadline = await self.session.open("POST", request.path, request.body, request.headers, timeout_s)
+            response = await self.session.open("POST", request.path, request.body, request.headers, timeout_s)
         except ModelNotFound:
             if model is not None or (fallback_model := await self._first_model()) is None:
                 raise
             return await self.stream(messages, fallback_model, timeout_s, parameters)
-        response_stream: ChatResponseStream = chat_module.ChatResponseStream(self.session, response, deadline, backend)
+        response_stream: ChatResponseStream = chat_module.ChatResponseStream(self.session, response, backend)
         return response_stream
 
     def _backend(self, model: str | None) -> ChatBackend:
@@ -170,9 +178,9 @@ class ClientCore:
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
             raise GatewayFailed("The response is not a transcript. Check that the address is a gateway's.") from error
 
-    async def live(self, config: Mapping[str, Any]) -> Any:
+    async def live(self, config: Mapping[str, Any], connection_options: Mapping[str, Any] | None) -> Any:
         """Open a live session and wait until it is ready. Raises SvcError."""
-        return await plugins.load("client", "live").open_live(self.session, config)
+        return await plugins.load("client", "live").open_live(self.session, config, connection_options or {})
 
     async def bundle(self, reference: str) -> Any:
         """Resolve a reference to a bundle. Blocking."""
@@ -187,9 +195,9 @@ class ClientCore:
         work: Callable[[], Any] = lambda: bundles.resolve_bundle(reference, options)  # noqa: E731 typed as a variable
         return await self.transport.run_blocking(work)
 
-    def close(self) -> None:
-        """Close idle connections."""
-        self.session.close()
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.session.close()
 
 
 def _load_chat_module() -> Any:

@@ -1,29 +1,23 @@
-"""HTTP requests to one server: a connection pool, retries, a circuit breaker, and errors as exceptions.
+"""HTTP requests to one server: retries, a circuit breaker, and errors as exceptions. No sockets.
 
-open ─> breaker ─> (pooled or new connection ─> request ─> response head) × (1 + retries) ─> HttpResponse, or SvcError
+open ─> breaker ─> (request ─> response head) × (1 + retries) ─> ClientResponse, or SvcError
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from urllib.parse import urlsplit
+from collections.abc import Mapping
 
 import msgspec
 
 from svc import errors
-from svc.client.http_response import HttpResponse, encode_request
 from svc.client.retry import ClientCircuitBreaker, is_retryable, retry_delay
-from svc.client.transport import ClientTransport, ServerOrigin, TransportConnection
+from svc.client.transport import ClientRequest, ClientResponse, ClientTransport, RequestTimeouts
 from svc.errors import GatewayFailed, InvalidRequest, RateLimited, SvcError
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
-SDK_MAX_IDLE_CONNECTIONS = 8
-"""The maximum number of idle connections in the pool."""
-SDK_IDLE_CONNECTION_SECONDS = 30.0
 SDK_MAX_RESPONSE_BYTES = 64 << 20
 SDK_MAX_ERROR_BODY_BYTES = 64 << 10
 
@@ -34,8 +28,6 @@ class SessionTimeouts(msgspec.Struct, frozen=True):
     connect: float = 10.0
     idle: float = 120.0
     """The longest wait for a byte from the server."""
-    total: float | None = None
-    """The limit of the whole call, including retries."""
 
 
 class HttpSession:
@@ -52,19 +44,11 @@ class HttpSession:
         server_kind: str = "gateway",
     ) -> None:
         """Create a session. `server_kind` is "gateway" or "provider", for error messages."""
-        parts = urlsplit(base_url)
-        tls = parts.scheme == "https"
         self.base_url, self.timeouts = base_url, timeouts
         self.transport = transport
         self.headers = {"user-agent": "svc", **headers}
-        self.host = parts.netloc
-        self._path = parts.path
-        self.origin = ServerOrigin(parts.hostname or "", parts.port or (443 if tls else 80), tls)
         self._retries, self._server_kind = retries, server_kind
         self._breaker = ClientCircuitBreaker(server_kind=server_kind)
-        self._lock = threading.Lock()
-        self._idle_connections: list[tuple[float, TransportConnection]] = []
-        self._is_closed = False
 
     async def fetch(
         self,
@@ -73,15 +57,15 @@ class HttpSession:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         total_timeout: float | None = None,
-    ) -> tuple[HttpResponse, bytes]:
+    ) -> tuple[ClientResponse, bytes]:
         """Return a successful response and its body. Raises SvcError."""
-        response, deadline = await self.open(method, path, body, headers, total_timeout)
+        response = await self.open(method, path, body, headers, total_timeout)
         try:
-            return response, await self._read_body(response, deadline, SDK_MAX_RESPONSE_BYTES)
+            return response, await _read_body(response, SDK_MAX_RESPONSE_BYTES)
         except OSError as error:
             raise self._to_gateway_error(error, "was interrupted") from error
         finally:
-            self.release(response)
+            await response.close()
 
     async def open(
         self,
@@ -90,30 +74,30 @@ class HttpSession:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         total_timeout: float | None = None,
-    ) -> tuple[HttpResponse, float]:
-        """Return a successful response whose body is not read yet, and its deadline. Raises SvcError.
+    ) -> ClientResponse:
+        """Return a successful response whose body is not read yet. `total_timeout` includes it. Raises SvcError.
 
-        The caller reads the body with `read_chunk` and then calls `release`.
+        The caller reads the body with `read_chunk` and then closes the response.
         """
-        timeout = self.timeouts.total if total_timeout is None else total_timeout
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        request_bytes = encode_request(method, self._path + path, self.host, {**self.headers, **(headers or {})}, body)
+        deadline = math.inf if total_timeout is None else time.monotonic() + total_timeout
+        request = ClientRequest(method, self.base_url + path, {**self.headers, **(headers or {})}, body)
+        timeouts = RequestTimeouts(self.timeouts.connect, self.timeouts.idle, deadline)
         for attempt in range(self._retries + 1):
             self._breaker.raise_if_open()
-            outcome, wait = await self._attempt(request_bytes, deadline, attempt)
-            if isinstance(outcome, HttpResponse):
-                return outcome, deadline
+            outcome, wait = await self._attempt(request, timeouts, attempt)
+            if not isinstance(outcome, SvcError):
+                return outcome
             if wait is None or attempt == self._retries or time.monotonic() + wait >= deadline:
                 raise outcome
             await self.transport.sleep(wait)
         raise AssertionError("unreachable: the last attempt raises")
 
     async def _attempt(
-        self, request_bytes: bytes, deadline: float, attempt: int
-    ) -> tuple[HttpResponse | SvcError, float | None]:
+        self, request: ClientRequest, timeouts: RequestTimeouts, attempt: int
+    ) -> tuple[ClientResponse | SvcError, float | None]:
         """Send the request once. Return the response, or the error and the delay before a retry (None: no retry)."""
         try:
-            response = await self._send(request_bytes, deadline)
+            response = await self.transport.send(request, timeouts)
         except OSError as error:
             self._breaker.record_failure()
             return self._to_gateway_error(error), None if isinstance(error, TimeoutError) else retry_delay(attempt)
@@ -122,12 +106,12 @@ class HttpSession:
             return response, None
         try:
             failure = error_from_response(
-                response.status, response.headers, await self._read_body(response, deadline, SDK_MAX_ERROR_BODY_BYTES)
+                response.status, response.headers, await _read_body(response, SDK_MAX_ERROR_BODY_BYTES)
             )
         except OSError as error:
             failure = self._to_gateway_error(error)
         finally:
-            self.release(response)
+            await response.close()
         if isinstance(failure, GatewayFailed):
             self._breaker.record_failure()
         else:
@@ -136,80 +120,16 @@ class HttpSession:
             response.status, response.headers
         ) else None
 
-    async def _send(self, request_bytes: bytes, deadline: float) -> HttpResponse:
-        """Send the request on a pooled connection. Uses a new one if there is none, or if the pooled one is closed."""
-        for connection in self._take_idle_connection():
-            try:
-                return await self._exchange(connection, request_bytes, deadline)
-            except TimeoutError:
-                raise
-            except OSError:
-                continue  # the server closed the idle connection: not a failure
-        connection = await self.transport.connect(self.origin, self._remaining_seconds(deadline, self.timeouts.connect))
-        return await self._exchange(connection, request_bytes, deadline)
-
-    async def _exchange(self, connection: TransportConnection, request_bytes: bytes, deadline: float) -> HttpResponse:
-        response = HttpResponse(connection)
-        try:
-            connection.write(request_bytes, self._remaining_seconds(deadline))
-            await connection.drain(self._remaining_seconds(deadline))
-            await response.read_head(self._remaining_seconds(deadline))
-        except BaseException:
-            connection.close()
-            raise
-        return response
-
-    async def read_chunk(self, response: HttpResponse, deadline: float) -> bytes:
+    async def read_chunk(self, response: ClientResponse) -> bytes:
         """Return the next bytes of the body, or b"" at its end. Raises GatewayFailed."""
         try:
-            return await response.read(self._remaining_seconds(deadline))
+            return await response.read()
         except OSError as error:
             raise self._to_gateway_error(error, "was interrupted") from error
 
-    async def _read_body(self, response: HttpResponse, deadline: float, limit: int) -> bytes:
-        chunks, size = [], 0
-        while data := await response.read(self._remaining_seconds(deadline)):
-            chunks.append(data)
-            size += len(data)
-            if size > limit:
-                raise ConnectionError("the response is too long")
-        return b"".join(chunks)
-
-    def _remaining_seconds(self, deadline: float, limit: float | None = None) -> float:
-        remaining = min(self.timeouts.idle if limit is None else limit, deadline - time.monotonic())
-        if remaining <= 0:
-            raise TimeoutError("timed out")
-        return remaining
-
-    # connections
-
-    def _take_idle_connection(self) -> Iterator[TransportConnection]:
-        """Yield at most one pooled connection that is still usable."""
-        while True:
-            with self._lock:
-                if not self._idle_connections:
-                    return
-                idle_since, connection = self._idle_connections.pop()
-            if time.monotonic() - idle_since < SDK_IDLE_CONNECTION_SECONDS and not connection.is_stale:
-                yield connection
-                return
-            connection.close()
-
-    def release(self, response: HttpResponse) -> None:
-        """Return the connection to the pool if the response is complete, else close it. Call it once per response."""
-        with self._lock:
-            if response.is_reusable and len(self._idle_connections) < SDK_MAX_IDLE_CONNECTIONS and not self._is_closed:
-                self._idle_connections.append((time.monotonic(), response.connection))
-                return
-        response.connection.close()
-
-    def close(self) -> None:
-        """Close the idle connections. Later connections are not pooled."""
-        with self._lock:
-            self._is_closed = True
-            idle_connections, self._idle_connections = self._idle_connections, []
-        for _, connection in idle_connections:
-            connection.close()
+    async def close(self) -> None:
+        """Close the connections of the SDK."""
+        await self.transport.close()
 
     def _to_gateway_error(self, error: OSError, what_failed: str = "cannot be reached") -> GatewayFailed:
         if isinstance(error, TimeoutError):
@@ -219,6 +139,16 @@ class HttpSession:
         if self.base_url == PRODUCTION_GATEWAY:
             message += " Set SVC_GATEWAY_URL or call svc.set_gateway_url(…), or start a gateway on this machine: svc up"
         return GatewayFailed(message)
+
+
+async def _read_body(response: ClientResponse, limit: int) -> bytes:
+    chunks, size = [], 0
+    while data := await response.read():
+        chunks.append(data)
+        size += len(data)
+        if size > limit:
+            raise ConnectionError("the response is too long")
+    return b"".join(chunks)
 
 
 @functools.cache

@@ -6,30 +6,27 @@ open_live ── config ──> ready; then in any order:  feed, flush, reset, c
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
-from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus
-from websockets.frames import Opcode
-from websockets.http11 import Response
-from websockets.protocol import State
-from websockets.uri import parse_uri
+from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidStatus
 
+from svc import plugins
 from svc.client.http_session import HttpSession, error_from_code, error_from_response
-from svc.client.transport import TransportConnection
+from svc.client.transport import WebSocketConnection
 from svc.errors import GatewayFailed, InvalidRequest, SvcError
+from svc.outbound_http import describe_http_error, find_environment_proxy
 from svc.wire import speech
 
 LIVE_SPEECH_PATH = "/audio/transcriptions/stream"
 LIVE_AUDIO_FRAME_BYTES = 32000
 """The maximum size of an audio frame, in bytes: one second."""
 MAX_LIVE_MESSAGE_BYTES = 4 << 20
+MAX_LIVE_QUEUED_MESSAGES = 1 << 16
+"""Messages that are received ahead of their reader, so that a caller can feed hours of audio before it reads."""
+LIVE_CLOSE_TIMEOUT_SECONDS = 10.0
 LIVE_READY_TIMEOUT_SECONDS = 60.0
 """Seconds for the handshake and for `ready`: the server may have to load a model."""
 
@@ -37,9 +34,11 @@ LIVE_READY_TIMEOUT_SECONDS = 60.0
 _MESSAGE_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(speech.ServerMessage)
 
 
-async def open_live(session: HttpSession, config: Mapping[str, Any]) -> LiveSession:
+async def open_live(
+    session: HttpSession, config: Mapping[str, Any], connection_options: Mapping[str, Any]
+) -> LiveSession:
     """Connect, configure and wait for `ready`. Raises SvcError."""
-    live = await connect_live(session)
+    live = await connect_live(session, connection_options)
     try:
         await live.send_config(config)
         await live.wait_until_ready()
@@ -49,55 +48,45 @@ async def open_live(session: HttpSession, config: Mapping[str, Any]) -> LiveSess
     return live
 
 
-async def connect_live(session: HttpSession) -> LiveSession:
-    """Connect without sending a message. Raises SvcError."""
-    parts = urlsplit(session.base_url)
-    scheme = "wss" if parts.scheme == "https" else "ws"
-    uri = urlunsplit((scheme, parts.netloc, parts.path + LIVE_SPEECH_PATH, "", ""))
+async def connect_live(session: HttpSession, connection_options: Mapping[str, Any] | None = None) -> LiveSession:
+    """Connect without sending a message. `connection_options` are those of `websockets`. Raises SvcError."""
+    options = {
+        "open_timeout": LIVE_READY_TIMEOUT_SECONDS,
+        "proxy": None if session.transport.is_direct else find_environment_proxy(session.base_url),
+        "compression": None,
+        "ping_interval": None,  # the gateway may be busy with the audio
+        "max_size": MAX_LIVE_MESSAGE_BYTES,
+        "max_queue": MAX_LIVE_QUEUED_MESSAGES,
+        "user_agent_header": None,
+        **(connection_options or {}),
+    }
+    websocket_module = plugins.load("client", session.transport.websocket_module)
+    url = f"ws{session.base_url.removeprefix('http')}{LIVE_SPEECH_PATH}"
     try:
-        connection = await session.transport.connect(session.origin, session.timeouts.connect)
-    except OSError as error:
+        connection = await websocket_module.open_websocket(url, session.headers, **options)
+    except InvalidStatus as error:
+        response = error.response
+        headers = {name.lower(): value for name, value in response.headers.raw_items()}
+        raise error_from_response(response.status_code, headers, bytes(response.body or b"")) from error
+    except (OSError, InvalidProxy) as error:
         raise GatewayFailed(
-            f"The gateway at {session.base_url} cannot be reached: {error.strerror or error}."
+            f"The gateway at {session.base_url} cannot be reached: {_describe_os_error(error)}."
         ) from error
-    live = LiveSession(connection, uri, session.headers, session.timeouts.idle)
-    try:
-        await live.handshake()
-    except BaseException:
-        live.abort()
-        raise
-    return live
+    except InvalidHandshake as error:
+        raise GatewayFailed("The server is not a gateway with live speech.") from error
+    return LiveSession(connection, session.timeouts.idle)
 
 
 class LiveSession:
     """A session. One thread or task may call `feed` while another calls `next`."""
 
-    def __init__(
-        self, connection: TransportConnection, uri: str, headers: Mapping[str, str], idle_timeout: float
-    ) -> None:
-        self._connection, self._idle_timeout, self._headers = connection, idle_timeout, headers
-        self._protocol = ClientProtocol(parse_uri(uri), max_size=MAX_LIVE_MESSAGE_BYTES)
-        self._lock = threading.Lock()
-        self._events: deque[speech.ServerMessage] = deque()
-        self._response: Response | None = None
-        self._fragments: list[bytes] = []
-        self._is_aborted = False
+    def __init__(self, connection: WebSocketConnection, idle_timeout: float) -> None:
+        self._connection, self._idle_timeout = connection, idle_timeout
+        self._closed_by_client = False
         self.session_id = ""
         self.model = ""
         self.close_reason: str | None = None
         """Why the server closed the session: `client_close`, `idle_timeout`, …"""
-
-    async def handshake(self) -> None:
-        """Do the WebSocket handshake (RFC 6455, section 4). Raises SvcError."""
-        request = self._protocol.connect()
-        for name, value in self._headers.items():
-            request.headers[name] = value
-        self._protocol.send_request(request)
-        await self._flush_output()
-        deadline = time.monotonic() + LIVE_READY_TIMEOUT_SECONDS
-        while self._response is None and self._protocol.handshake_exc is None:
-            await self._receive(deadline)
-        self._check_handshake()
 
     async def wait_until_ready(self) -> None:
         """Wait for `ready`. Raises SvcError if the server rejects the configuration."""
@@ -110,15 +99,6 @@ class LiveSession:
             if event is None:
                 raise GatewayFailed("The gateway closed the session before it was ready.")
 
-    def _check_handshake(self) -> None:
-        error = self._protocol.handshake_exc
-        if isinstance(error, InvalidStatus):
-            response = error.response
-            headers = {name.lower(): value for name, value in response.headers.raw_items()}
-            raise error_from_response(response.status_code, headers, bytes(response.body or b""))
-        if error is not None:
-            raise GatewayFailed("The server is not a gateway with live speech.") from error
-
     # sending
 
     async def send_config(self, config: Mapping[str, Any]) -> None:
@@ -129,9 +109,7 @@ class LiveSession:
     async def feed(self, pcm: bytes) -> None:
         """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises GatewayFailed."""
         for offset in range(0, len(pcm), LIVE_AUDIO_FRAME_BYTES):
-            await self._send_frame(
-                lambda frame=bytes(pcm[offset : offset + LIVE_AUDIO_FRAME_BYTES]): self._protocol.send_binary(frame)
-            )
+            await self._send(bytes(pcm[offset : offset + LIVE_AUDIO_FRAME_BYTES]))
 
     async def flush(self) -> None:
         """End the utterance. `next` returns the final."""
@@ -148,25 +126,20 @@ class LiveSession:
     async def close(self) -> None:
         """Close the session and wait for the server. Safe to call twice."""
         try:
-            if self._protocol.state is State.OPEN:
+            if not self._closed_by_client and self.close_reason is None:
                 await self.send_close()
-                deadline = time.monotonic() + 10
-                while self.close_reason is None and self._protocol.state is State.OPEN:
-                    await self._receive(deadline)
-                    self._update_close_reason()
-        except (GatewayFailed, OSError):
+                deadline = time.monotonic() + LIVE_CLOSE_TIMEOUT_SECONDS
+                while await self.next_message(deadline) is not None:
+                    pass
+        except GatewayFailed:
             pass  # the session is closed in any case
         finally:
             self.abort()
 
-    def _update_close_reason(self) -> None:
-        reasons = [event.reason for event in self._events if isinstance(event, speech.ClosedEvent)]
-        self.close_reason = reasons[0] if reasons else None
-
     def abort(self) -> None:
         """Close the connection without a message."""
-        self._is_aborted = True
-        self._connection.close()
+        self._closed_by_client = True
+        self._connection.abort()
 
     async def finish(self) -> speech.Final:
         """End the utterance and wait for its final. Raises SvcError."""
@@ -197,63 +170,35 @@ class LiveSession:
         return None if isinstance(event, speech.ClosedEvent) else event
 
     async def next_message(self, deadline: float = math.inf) -> speech.ServerMessage | None:
-        """Return the next message of any type, or None if the connection is closed."""
-        while not self._events:
-            if self.close_reason is not None or self._protocol.state is State.CLOSED:
+        """Return the next message of any type, or None if the connection is closed. Raises GatewayFailed."""
+        if self.close_reason is not None:
+            return None
+        try:
+            raw = await self._connection.receive(min(self._idle_timeout, max(0.001, deadline - time.monotonic())))
+        except OSError as error:
+            if self._closed_by_client:
                 return None
-            await self._receive(deadline)
-        event = self._events.popleft()
+            raise GatewayFailed(f"The live session was interrupted: {_describe_os_error(error)}.") from error
+        if raw is None:
+            return None
+        event = _decode_message(raw)
         if isinstance(event, speech.ClosedEvent):
             self.close_reason = event.reason
         return event
 
-    async def _receive(self, deadline: float) -> None:
-        try:
-            data = await self._connection.read(min(self._idle_timeout, max(0.001, deadline - time.monotonic())))
-        except OSError as error:
-            raise GatewayFailed(f"The live session was interrupted: {_describe_os_error(error)}.") from error
-        with self._lock:
-            if data:
-                self._protocol.receive_data(data)
-            else:
-                self._protocol.receive_eof()
-            for event in self._protocol.events_received():
-                self._handle_event(event)
-        await self._flush_output()
-
-    def _handle_event(self, event: Any) -> None:
-        if isinstance(event, Response):
-            self._response = event
-        elif event.opcode in (Opcode.TEXT, Opcode.CONT):
-            self._fragments.append(bytes(event.data))
-            if event.fin:
-                raw, self._fragments = b"".join(self._fragments), []
-                self._events.append(_decode_message(raw))
-
     async def _send_message(self, message: Mapping[str, Any]) -> None:
         try:
-            text = msgspec.json.encode(message)
+            text = msgspec.json.encode(message).decode()
         except TypeError as error:
             raise InvalidRequest(f"The configuration cannot be encoded as JSON: {error}.") from None
-        await self._send_frame(lambda: self._protocol.send_text(text))
+        await self._send(text)
 
-    async def _send_frame(self, write_frame: Any) -> None:
-        with self._lock:
-            if self._is_aborted or self._protocol.state is not State.OPEN:
-                raise GatewayFailed(f"The session is closed{f' ({self.close_reason})' if self.close_reason else ''}.")
-            write_frame()
-        await self._flush_output()
-
-    async def _flush_output(self) -> None:
-        """Send the protocol's output. The lock covers taking and writing it, so that the order is kept."""
+    async def _send(self, message: str | bytes) -> None:
         try:
-            with self._lock:
-                if data := b"".join(self._protocol.data_to_send()):
-                    self._connection.write(data, self._idle_timeout)
-            if data:
-                await self._connection.drain(self._idle_timeout)
+            await self._connection.send(message)
         except OSError as error:
-            raise GatewayFailed(f"The live session was interrupted: {_describe_os_error(error)}.") from error
+            reason = f" ({self.close_reason})" if self.close_reason else ""
+            raise GatewayFailed(f"The session is closed{reason}.") from error
 
 
 def _decode_message(raw: bytes) -> speech.ServerMessage:
@@ -268,5 +213,5 @@ def _to_exception(event: speech.ErrorEvent) -> SvcError:
     return error_from_code(event.code, event.message)
 
 
-def _describe_os_error(error: OSError) -> str:
-    return "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+def _describe_os_error(error: BaseException) -> str:
+    return "timed out" if isinstance(error, TimeoutError) else describe_http_error(error)

@@ -1,0 +1,159 @@
+"""The transport of `Client`, over `httpx2.Client`. `svc.client.transport` defines the interface."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import httpx2
+
+from svc.client.transport import (
+    SDK_IDLE_CONNECTION_SECONDS,
+    SDK_MAX_IDLE_CONNECTIONS,
+    ClientRequest,
+    ClientResponse,
+    RequestTimeouts,
+    run_sync,
+)
+from svc.errors import UsageError
+from svc.outbound_http import (
+    HTTP_ERRORS,
+    checked_environment,
+    describe_http_error,
+    select_tls_context,
+    supports_http2,
+)
+
+T = TypeVar("T")
+
+
+class BlockingTransport:
+    """Sends requests with an httpx2 client. `direct` ignores the proxies of the environment."""
+
+    websocket_module = "blocking_websocket"
+
+    def __init__(self, base_url: str, http_client: httpx2.Client | None = None, *, direct: bool = False) -> None:
+        if http_client is not None and not isinstance(http_client, httpx2.Client):
+            raise UsageError("http_client of Client must be an httpx2.Client.")
+        self._is_owner = http_client is None
+        self.is_direct = direct
+        self._http_client = http_client or _create_http_client(base_url, direct)
+
+    async def send(self, request: ClientRequest, timeouts: RequestTimeouts) -> ClientResponse:
+        with translate_http_errors():
+            response = self._http_client.send(
+                build_http_request(self._http_client, request, timeouts), stream=True, follow_redirects=False
+            )
+        return BlockingResponse(response, timeouts.deadline)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 no event loop is blocked
+
+    async def run_blocking(self, work: Callable[[], T]) -> T:
+        return work()
+
+    async def close(self) -> None:
+        if self._is_owner:
+            self._http_client.close()
+
+
+class BlockingResponse:
+    """A response. Another thread may close it while one reads it."""
+
+    def __init__(self, response: httpx2.Response, deadline: float) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self.is_complete = False
+        self._response = response
+        self._chunks = response.iter_bytes()
+        self._timed_out = False
+        self._deadline_timer: threading.Timer | None = None
+        if deadline < math.inf:  # httpx2 limits each read, but not their sum
+            self._deadline_timer = threading.Timer(max(0.0, deadline - time.monotonic()), self._on_deadline)
+            self._deadline_timer.daemon = True
+            self._deadline_timer.start()
+
+    async def read(self) -> bytes:
+        try:
+            with translate_http_errors():
+                chunk = next(self._chunks, b"")
+        except ConnectionError:
+            if self._timed_out:
+                raise TimeoutError from None
+            raise
+        if not chunk:
+            self.is_complete = True
+        return chunk
+
+    async def close(self) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        if not self.is_complete:
+            self._shut_down()
+        self._response.close()
+
+    def __del__(self) -> None:
+        """Cancel a response that its reader has dropped, which the connection pool would keep open."""
+        run_sync(self.close())
+
+    def _on_deadline(self) -> None:
+        self._timed_out = True
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Wake a thread that waits for bytes. Closing the socket would not wake it."""
+        stream = self._response.extensions.get("network_stream")
+        if stream is None or self._response.http_version == "HTTP/2":  # other requests share the connection
+            return
+        connected_socket = stream.get_extra_info("socket")
+        if isinstance(connected_socket, socket.socket):
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connected_socket, socket.SHUT_RDWR)  # SSLSocket.shutdown discards its state
+
+
+def build_http_request(http_client: Any, request: ClientRequest, timeouts: RequestTimeouts) -> httpx2.Request:
+    """Build the request with the remaining time as its timeouts. Raises TimeoutError if there is none."""
+    remaining = timeouts.deadline - time.monotonic()
+    if remaining <= 0:
+        raise TimeoutError
+    timeout = httpx2.Timeout(min(timeouts.idle, remaining), connect=min(timeouts.connect, remaining))
+    built: httpx2.Request = http_client.build_request(
+        request.method, request.url, headers=request.headers, content=request.body or None, timeout=timeout
+    )
+    return built
+
+
+def http_client_options(base_url: str, direct: bool) -> dict[str, Any]:
+    """Return the options of the SDK's own httpx2 clients."""
+    limits = httpx2.Limits(
+        max_connections=None,
+        max_keepalive_connections=SDK_MAX_IDLE_CONNECTIONS,
+        keepalive_expiry=SDK_IDLE_CONNECTION_SECONDS,
+    )
+    return {
+        "verify": select_tls_context(base_url),
+        "http2": supports_http2(),
+        "limits": limits,
+        "trust_env": not direct,
+    }
+
+
+def _create_http_client(base_url: str, direct: bool) -> httpx2.Client:
+    with checked_environment():
+        return httpx2.Client(**http_client_options(base_url, direct))
+
+
+@contextlib.contextmanager
+def translate_http_errors() -> Iterator[None]:
+    """Raise TimeoutError or ConnectionError for the exceptions of httpx2."""
+    try:
+        yield
+    except httpx2.TimeoutException as error:
+        raise TimeoutError from error
+    except HTTP_ERRORS as error:
+        raise ConnectionError(describe_http_error(error)) from error
