@@ -1,7 +1,7 @@
 """Measures for docs/explanation/speech.md: python bench/speech.py [accuracy] [live] [--model NAME] [--clips DIR].
 
 accuracy: every English clip through the live path at full speed: word errors, and stable text that was retracted.
-live:     4 and 8 concurrent speakers in real time through a gateway, whose only worker is bound to one core.
+live:     4, 8 and 16 concurrent speakers in real time through a gateway, whose only worker is bound to one core.
 --clips:  a folder with more clips, described by a manifest.json of {id, wav, text, lang}.
 """
 
@@ -53,6 +53,10 @@ READ = ("beckett", "two-cities", "librivox-0870", "librivox-0880")
 """Clips of read speech."""
 
 
+TABLE = ("sessions", "first p50 s", "first p95 s", "final p50 s", "final p95 s", "partials/s", "busy %", "retracted")
+"""Columns of the table of live sessions."""
+
+
 def clips(more: Path | None) -> dict[str, tuple[str, bytes]]:
     """Return text and audio of every English clip."""
     paths, texts = material.make_clips(), dict(material.TEXTS)
@@ -63,13 +67,14 @@ def clips(more: Path | None) -> dict[str, tuple[str, bytes]]:
     return {name: (text, material.read_pcm(paths[name])) for name, text in sorted(texts.items())}
 
 
-def accuracy(spoken: dict[str, tuple[str, bytes]], name: str) -> None:
-    """Run the recognition of a worker, without sockets and clocks."""
+def accuracy(spoken: dict[str, tuple[str, bytes]], name: str, of_folder: set[str]) -> None:
+    """Run the recognition of a worker, without sockets and clocks. `of_folder` names the clips of `--clips`."""
     model = detect_model(material.make_model(name))
     engine = plugins.load("speech.engines", model.engine).load(model)
     detector = VoiceActivityDetector(model.files["vad"])
     language = "en" if "en" in model.languages else None
-    totals = {"read": [0, 0], "all": [0, 0]}
+    totals = {"read": [0, 0], "all": [0, 0], **({"--clips": [0, 0]} if of_folder else {})}
+    retracted, cpu_seconds, seconds = 0, 0.0, 0.0
     print(f"{name}\n{'clip':22} {'errors':>6} {'words':>6} {'retracted':>9} {'hypotheses':>10} {'CPU per s':>9}")
     for clip, (text, audio) in spoken.items():
         out: list[Any] = []
@@ -81,17 +86,20 @@ def accuracy(spoken: dict[str, tuple[str, bytes]], name: str) -> None:
             _work(voice)
         voice.enqueue(ipc.FlushStream(1))
         _work(voice)
-        cpu = (time.process_time() - begun) / (len(audio) / 32000)
+        cpu = time.process_time() - begun
+        cpu_seconds, seconds = cpu_seconds + cpu, seconds + len(audio) / 32000
         done = out[-1]
         heard = [message for message in out if isinstance(message, ipc.RecognitionHypothesis)]
         count, errors = len(material.words(text)), material.count_word_errors(text, done.text)
-        for total in ("read", "all") if clip in READ else ("all",):
+        for total in ("all", *(["read"] if clip in READ else []), *(["--clips"] if clip in of_folder else [])):
             totals[total][0] += errors
             totals[total][1] += count
         taken = _taken_back([(message.text, message.is_stable) for message in heard] + [(done.text, True)])
-        print(f"{clip:22} {errors:6} {count:6} {taken:9} {done.chunk_count:10} {cpu:9.2f}")
+        retracted += taken
+        print(f"{clip:22} {errors:6} {count:6} {taken:9} {done.chunk_count:10} {cpu * 32000 / len(audio):9.2f}")
     for total, (errors, count) in totals.items():
-        print(f"WER {total}: {100 * errors / count:.1f} %")
+        print(f"WER {total}: {100 * errors / count:.1f} % ({errors} of {count} words)")
+    print(f"retracted: {retracted}; CPU per second of audio: {cpu_seconds / seconds:.3f} s")
 
 
 def _work(voice: RecognitionStream) -> None:
@@ -177,8 +185,8 @@ async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: floa
             crowd.append(Person(client, spoken, seed))
         (worker,) = gateway.workers()
         _bind(worker, 0)
-        before = _cpu(worker)
         begun = time.monotonic()
+        measuring = asyncio.create_task(_busy(worker, begun + BEGIN_SECONDS, begun + seconds))
         listening = [asyncio.create_task(person.listen()) for person in crowd]
         speaking = [asyncio.create_task(person.speak(begun + seconds)) for person in crowd]
         try:
@@ -188,17 +196,34 @@ async def live(gateway: Gateway, spoken: list[bytes], people: int, seconds: floa
             for task in (*listening, *speaking):
                 task.cancel()
             await asyncio.gather(*listening, *speaking, return_exceptions=True)
+            busy = await measuring
         for person in crowd:
             check_stable_prefixes(person.client.received)
         rate = sum(person.partials for person in crowd) / sum(person.seconds for person in crowd)
         print(
             f"{people} sessions, {wall:.0f} s: {rate:.2f} partials per second of speech each, load {os.getloadavg()[0]:.1f}"
         )
-        for title in ("first", "final", "final_after_pause"):
-            _print(title, [value for person in crowd for value in getattr(person, title)])
+        samples = {
+            title: [value for person in crowd for value in getattr(person, title)]
+            for title in ("first", "final", "final_after_pause")
+        }
+        for title, values in samples.items():
+            _print(title, values)
         status = Path(f"/proc/{worker}/status").read_text()
         peak = int(status.split("VmHWM:")[1].split()[0]) / 1024
-        print(f"  worker: {100 * (_cpu(worker) - before) / wall:.0f} % of its core, {peak:.0f} MB at most")
+        print(f"  worker: {busy:.0f} % of its core while all speak, {peak:.0f} MB at most")
+        first, final = (_quantiles(samples[title]) for title in ("first", "final"))
+        row = [f"{value:.2f}" for value in (*first, *final, rate)]
+        print("|", " | ".join(TABLE), "|")
+        print("|", " | ".join([str(people), *row, f"{busy:.0f}", "0"]), "|")
+
+
+async def _busy(worker: int, begin: float, end: float) -> float:
+    """Return the share of a core that the worker uses between two times of the monotonic clock, in percent."""
+    await asyncio.sleep(begin - time.monotonic())
+    before, since = _cpu(worker), time.monotonic()
+    await asyncio.sleep(max(1.0, end - since))
+    return 100 * (_cpu(worker) - before) / (time.monotonic() - since)
 
 
 def _bind(process: int, core: int) -> None:
@@ -215,10 +240,16 @@ def _print(title: str, values: list[float]) -> None:
     if not values:
         print(f"  {title:18} none in this run")
         return
-    values = sorted(1000 * value for value in values)
-    p95 = values[min(len(values) - 1, round(0.95 * len(values)))]
-    worst = " ".join(f"{value:.0f}" for value in values[-3:])
-    print(f"  {title:18} p50 {statistics.median(values):5.0f} ms  p95 {p95:5.0f} ms  ({len(values)}; worst {worst})")
+    p50, p95 = _quantiles(values)
+    worst = " ".join(f"{1000 * value:.0f}" for value in sorted(values)[-3:])
+    print(f"  {title:18} p50 {1000 * p50:5.0f} ms  p95 {1000 * p95:5.0f} ms  ({len(values)}; worst {worst})")
+
+
+def _quantiles(values: list[float]) -> tuple[float, float]:
+    """Return median and 95th percentile."""
+    if not values:
+        return math.nan, math.nan
+    return statistics.median(values), sorted(values)[min(len(values) - 1, round(0.95 * len(values)))]
 
 
 def _cpu(process: int) -> float:
@@ -308,7 +339,7 @@ async def crowd(spoken: dict[str, tuple[str, bytes]], model: str, seconds: float
             print(" ", lag(running))
 
 
-def _people(text: str) -> int:
+def _speakers(text: str) -> int:
     """Parse a number of speakers, for argparse."""
     try:
         number = int(text)
@@ -338,7 +369,9 @@ def main() -> None:
     parser.add_argument("--clips", type=Path)
     parser.add_argument("--alone", action="store_true", help="real-time priority for the worker, on a busy machine")
     parser.add_argument("--seconds", type=_seconds, default=60, help=f"{BEGIN_SECONDS} or more")
-    parser.add_argument("--people", type=_people, nargs="+", default=[4, 8], help="number of concurrent live sessions")
+    parser.add_argument(
+        "--speakers", type=_speakers, nargs="+", default=[4, 8, 16], help="number of concurrent live sessions"
+    )
     arguments = parser.parse_args()
     if "serve" in arguments.what:
         serve()
@@ -347,9 +380,9 @@ def main() -> None:
     if arguments.alone:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     if "accuracy" in arguments.what:
-        accuracy(spoken, arguments.model)
+        accuracy(spoken, arguments.model, set(spoken) - set(clips(None)) if arguments.clips else set())
     if "live" in arguments.what:
-        asyncio.run(crowd(spoken, arguments.model, arguments.seconds, arguments.people))
+        asyncio.run(crowd(spoken, arguments.model, arguments.seconds, arguments.speakers))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.timeout(400)
 def test_bench_live_builds_model_and_exceeds_default_session_limit(tmp_path: Path):
-    command = [sys.executable, str(ROOT / "bench" / "speech.py"), "live", "--seconds", "2", "--people", "1", "9"]
+    command = [sys.executable, str(ROOT / "bench" / "speech.py"), "live", "--seconds", "2", "--speakers", "1", "9"]
     environ = {**os.environ, "SVC_TEST_SPEECH": str(tmp_path)}
     result = subprocess.run(
         command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=360, check=False
@@ -26,9 +26,9 @@ def test_bench_live_builds_model_and_exceeds_default_session_limit(tmp_path: Pat
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
-        ("--people", "0", "a whole number of 1 or more"),
-        ("--people", "-1", "a whole number of 1 or more"),
-        ("--people", "some", "a whole number of 1 or more"),
+        ("--speakers", "0", "a whole number of 1 or more"),
+        ("--speakers", "-1", "a whole number of 1 or more"),
+        ("--speakers", "some", "a whole number of 1 or more"),
         ("--seconds", "0", "a number of 2 or more"),
         ("--seconds", "-1", "a number of 2 or more"),
         ("--seconds", "nan", "a number of 2 or more"),

@@ -62,7 +62,8 @@ def detect_model(folder: Path) -> RecognitionModel:
         files["vad"] = str(folder / VAD_FILE_NAME)
     return RecognitionModel(
         description.name or _read_model_name(folder),
-        description.engine,
+        # Models that were added before this engine existed name sherpa-offline.
+        "moonshine" if description.family == "moonshine" else description.engine,
         description.family,
         files,
         description.languages,
@@ -99,7 +100,7 @@ def _detect_from_file_names(folder: Path) -> _ModelDescription:
     if "model.bin" in names and "config.json" in names:
         return _ModelDescription("faster-whisper", "whisper", {"model": "model.bin", "config": "config.json"})
     if tokens and (pair := _find_ort_pair(names)):
-        return _ModelDescription("sherpa-offline", "moonshine", {**pair, "tokens": tokens})
+        return _ModelDescription("moonshine", "moonshine", {**pair, "tokens": tokens})
     if tokens and encoder and decoder:
         files = {"encoder": encoder, "decoder": decoder, "tokens": tokens}
         if joiner := _find_file(names, "joiner", ".onnx"):

@@ -3,9 +3,10 @@
 audio -> floats at 16 kHz -> windows -> endpointer -> open segment -> engine -> stable prefix -> hypothesis
 flush -> (the open segment, unless it is decoded up to its last word) -> final
 
-Work by urgency: work without the engine, a flush, the end of a segment, a decode during silence, a partial. A flush
-uses the result of the decode during silence. Work that needs the engine is a DecodeJob, which runs in another thread
-while audio comes in. A stream can have two jobs: a background partial, and an urgent job that does not wait for it.
+Work by urgency: work without the engine, a flush, a first partial, the end of a segment, a decode during silence, a
+later partial. A flush uses the result of the decode during silence. Work that needs the engine is a DecodeJob, which
+runs in another thread while audio comes in. A stream can have two jobs: a background partial, and an urgent job that
+does not wait for it.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from svc.speech.resample import Resampler, Samples, to_mono_floats
 from svc.speech.stable_prefix import StablePrefix, join_texts
 from svc.speech.vad import VoiceActivityDetector
 
-PREDECODE_SILENCE_WINDOWS, MAX_TRAILING_SILENCE_WINDOWS = 2, 6
+PREDECODE_SILENCE_WINDOWS, MAX_TRAILING_SILENCE_WINDOWS = 4, 6
 """Silence after which a segment is decoded before a flush, and silence that is decoded with it at most, in windows.
-The detector extends speech by up to 70 ms, so the first is about 130 ms."""
+The detector extends speech by up to 70 ms, so the first is about 200 ms. It covers the end of a segment too."""
 FLUSH_TAIL_WINDOWS, SEGMENT_TAIL_WINDOWS = 2, 4
 """Windows after the last word that a hypothesis must cover to satisfy a flush, or to be the last of a segment."""
 FIRST_HYPOTHESIS_WINDOWS = 7
@@ -53,7 +54,7 @@ MIN_SPEECH_WINDOWS = 3
 MIN_PARTIAL_INTERVAL_SECONDS, PARTIAL_INTERVAL_LENGTH_RATIO, PARTIAL_INTERVAL_COST_RATIO = 0.3, 0.1, 1.5
 """A partial is due after the longest of: an interval, a share of the segment, a multiple of the last decode time."""
 
-URGENCY_INSTANT, URGENCY_FLUSH, URGENCY_SEGMENT_END, URGENCY_PREDECODE, URGENCY_FIRST_PARTIAL, URGENCY_NEXT_PARTIAL = (
+URGENCY_INSTANT, URGENCY_FLUSH, URGENCY_FIRST_PARTIAL, URGENCY_SEGMENT_END, URGENCY_PREDECODE, URGENCY_NEXT_PARTIAL = (
     range(6)
 )
 """The urgency of work. A lower value is more urgent. URGENCY_INSTANT does not need the engine."""

@@ -30,7 +30,7 @@ from svc.distribution import install_command
 from svc.errors import SpeechFailed, SvcError
 from svc.speech import ipc
 from svc.speech.engines.base import RecognitionEngine
-from svc.speech.recognition_stream import URGENCY_FIRST_PARTIAL, URGENCY_INSTANT, DecodeJob, RecognitionStream
+from svc.speech.recognition_stream import URGENCY_INSTANT, URGENCY_NEXT_PARTIAL, DecodeJob, RecognitionStream
 from svc.speech.vad import VoiceActivityDetector
 
 log = logging.getLogger("svc.speech.worker")
@@ -53,6 +53,9 @@ class SpeechWorker:
             _InferenceThread(self._inbox.put, BACKGROUND_THREAD_NICENESS),
         )
         self._streams: dict[int, RecognitionStream] = {}
+        self._changed_stream_ids: set[int] = set()
+        """Streams with input or a result since their work was last looked at."""
+        self._pending_work: dict[int, tuple[int, float]] = {}
         self._engine: RecognitionEngine | None = None
         self._free_detectors: list[VoiceActivityDetector] = []
 
@@ -94,15 +97,18 @@ class SpeechWorker:
             self._open(message)
         elif isinstance(message, ipc.CloseStream):
             if stream := self._streams.pop(message.stream_id, None):
+                self._pending_work.pop(message.stream_id, None)
                 stream.detector.reset()
                 self._free_detectors.append(stream.detector)
         elif stream := self._streams.get(message.stream_id):
+            self._changed_stream_ids.add(message.stream_id)
             stream.enqueue(message.data if isinstance(message, ipc.FeedAudio) else message)
 
     def _complete_job(self, result: _DecodeResult) -> None:
         result.thread.is_busy = False
         stream = result.job.stream
         if self._streams.get(stream.stream_id) is stream:  # else the stream is closed
+            self._changed_stream_ids.add(stream.stream_id)
             stream.complete_job(result.job, result.text)
             if result.error is not None:
                 self._send(ipc.RecognitionFailed(stream.stream_id, result.error))
@@ -142,22 +148,30 @@ class SpeechWorker:
 
     def _run_turn(self) -> bool:
         """Do pending work. Each thread gets the most urgent job, and among equals the one that has waited longest."""
-        did_work = False
-        for stream in self._streams.values():
-            did_work = stream.advance(MAX_WINDOWS_PER_TURN) or did_work
-        pending = sorted((*work, number) for number, stream in self._streams.items() if (work := stream.pending_work()))
-        for urgency, _, stream_id in pending:
+        self._advance_changed_streams()
+        for urgency, _, stream_id in sorted((*work, number) for number, work in self._pending_work.items()):
             thread = self._thread_for(urgency)
             if urgency == URGENCY_INSTANT or not thread.is_busy:
-                did_work = True
+                self._changed_stream_ids.add(stream_id)
                 job = self._streams[stream_id].start_work()
                 if job is not None:
                     thread.submit(job)
-        return did_work
+        return bool(self._changed_stream_ids)
+
+    def _advance_changed_streams(self) -> None:
+        changed, self._changed_stream_ids = self._changed_stream_ids, set()
+        for stream_id in changed & self._streams.keys():
+            stream = self._streams[stream_id]
+            if stream.advance(MAX_WINDOWS_PER_TURN):
+                self._changed_stream_ids.add(stream_id)
+            if work := stream.pending_work():
+                self._pending_work[stream_id] = work
+            else:
+                self._pending_work.pop(stream_id, None)
 
     def _thread_for(self, urgency: int) -> _InferenceThread:
         is_incremental = self._engine is not None and self._engine.is_incremental
-        return self._urgent_thread if is_incremental or urgency <= URGENCY_FIRST_PARTIAL else self._background_thread
+        return self._urgent_thread if is_incremental or urgency < URGENCY_NEXT_PARTIAL else self._background_thread
 
 
 class _DecodeResult(NamedTuple):

@@ -26,7 +26,7 @@ def folder(path: Path, *names: str, **stt: object) -> Path:
 @pytest.mark.parametrize(
     ("name", "files", "engine", "family"),
     [
-        ("a", ["encoder_model.ort", "decoder_model_merged.ort", "tokens.txt"], "sherpa-offline", "moonshine"),
+        ("a", ["encoder_model.ort", "decoder_model_merged.ort", "tokens.txt"], "moonshine", "moonshine"),
         ("a", ["encoder.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt"], "sherpa-offline", "transducer"),
         ("a-streaming-b", ["encoder.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt"], "sherpa-online", "transducer"),
         ("a", ["encoder-chunk-16.onnx", "decoder.onnx", "joiner.onnx", "tokens.txt"], "sherpa-online", "transducer"),
@@ -54,6 +54,12 @@ def test_detect_model_description_overrides_file_names(tmp_path):
     )
     found = detect_model(described)
     assert (found.name, found.engine, found.family, found.languages) == ("n", "mine", "f", ("de",))
+
+
+def test_detect_model_moonshine_described_for_sherpa_gets_moonshine_engine(tmp_path):
+    files = {"encoder": "e.ort", "decoder": "d.ort", "tokens": "t.txt"}
+    described = folder(tmp_path / "x", *files.values(), engine="sherpa-offline", family="moonshine", files=files)
+    assert detect_model(described).engine == "moonshine"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from svc.speech import ipc
 from svc.speech.recognition_stream import (
+    PREDECODE_SILENCE_WINDOWS,
     URGENCY_FIRST_PARTIAL,
     URGENCY_FLUSH,
     URGENCY_INSTANT,
@@ -103,7 +104,7 @@ def start_partial(driver: StreamDriver) -> DecodeJob:
 
 
 def test_stream_flush_after_silence_uses_predecoded_text_at_once(driver: StreamDriver):
-    driver.send_audio(SILENCE, 2)
+    driver.send_audio(SILENCE, PREDECODE_SILENCE_WINDOWS)
     driver.complete_job(driver.start_job(URGENCY_PREDECODE))
     driver.send_audio(SILENCE, 7)
     driver.flush()
@@ -125,10 +126,19 @@ def test_stream_segment_end_does_not_wait_for_running_partial(driver: StreamDriv
     assert driver.messages[-1] == ipc.RecognitionHypothesis(1, 0, "w0 w1", is_stable=True)
 
 
+def test_stream_end_of_predecoded_segment_is_not_decoded_again(driver: StreamDriver):
+    driver.send_audio(SILENCE, PREDECODE_SILENCE_WINDOWS)
+    driver.complete_job(driver.start_job(URGENCY_PREDECODE))
+    driver.send_audio(SILENCE, 60)
+    assert driver.urgency() == URGENCY_INSTANT
+    assert driver.stream.start_work() is None
+    assert driver.messages[-1] == ipc.RecognitionHypothesis(1, 0, "w0 w1", is_stable=True)
+
+
 def test_stream_late_partial_is_not_sent():
     driver = StreamDriver()
     late = start_partial(driver)
-    driver.send_audio(SILENCE, 2)
+    driver.send_audio(SILENCE, PREDECODE_SILENCE_WINDOWS)
     driver.complete_job(driver.start_job(URGENCY_PREDECODE))
     sent = len(driver.messages)
     driver.complete_job(late)
@@ -158,7 +168,7 @@ def test_stream_next_utterance_starts_while_old_partial_is_running():
 def test_stream_incremental_engine_gets_one_job_at_a_time():
     driver = StreamDriver(incremental=True)
     partial = start_partial(driver)
-    driver.send_audio(SILENCE, 2)
+    driver.send_audio(SILENCE, PREDECODE_SILENCE_WINDOWS)
     assert driver.urgency() is None
     driver.complete_job(partial)
     assert driver.urgency() == URGENCY_PREDECODE

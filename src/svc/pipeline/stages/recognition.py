@@ -17,6 +17,7 @@ from svc.pipeline.stages.base import AudioChunk, StageChunk, StageKinds, StageRu
 from svc.speech import ipc
 from svc.speech.model import RecognitionModel, detect_model
 
+_RECOGNITION_PACKAGES = ("numpy", "onnxruntime", "sherpa_onnx")
 RECOGNITION_TURN_WINDOWS = 256
 """Windows that are processed at a time."""
 
@@ -38,7 +39,7 @@ def make(stage: Stage, bundle: Bundle) -> RecognitionRunner:
         model = detect_model(bundle.path)
     except SpeechFailed as error:
         raise PipelineFailed(f"The bundle {bundle.reference} cannot be used: {error.message}") from error
-    if find_spec("sherpa_onnx") is None or find_spec("numpy") is None:
+    if any(find_spec(package) is None for package in _RECOGNITION_PACKAGES):
         raise PipelineFailed(f"Speech recognition needs an extra. Install it with: {install_command('speech')}")
     if model.engine not in plugins.names("speech.engines"):
         raise PipelineFailed(f"The bundle {bundle.reference} needs the unknown engine {model.engine!r}.")

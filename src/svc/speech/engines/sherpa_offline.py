@@ -1,4 +1,4 @@
-"""The sherpa-onnx engine for models that decode whole segments: Moonshine, Whisper, SenseVoice, transducers, CTC."""
+"""The sherpa-onnx engine for models that decode whole segments: Whisper, SenseVoice, transducers, CTC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from svc.speech.resample import Samples
 
 INFERENCE_THREADS = 1
 TRAILING_SILENCE = np.zeros(5120, np.float32)
-"""Silence after a segment. Without it, a word that is cut off makes Moonshine repeat itself or write digits."""
+"""Silence after a segment, so that the model completes the last word."""
 
 
 def load(model: RecognitionModel) -> SherpaOfflineEngine:
@@ -51,8 +51,6 @@ def _create_recognizer(model: RecognitionModel) -> Any:
     recognizer_class = sherpa_onnx.OfflineRecognizer
     files, options = model.files, {"num_threads": INFERENCE_THREADS, **model.options}
     match model.family:
-        case "moonshine":
-            return recognizer_class.from_moonshine_v2(files["encoder"], files["decoder"], files["tokens"], **options)
         case "whisper":
             return recognizer_class.from_whisper(files["encoder"], files["decoder"], files["tokens"], **options)
         case "transducer":
