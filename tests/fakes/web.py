@@ -16,6 +16,7 @@ class WebRequest(NamedTuple):
     method: str
     path: str
     authorization: str | None
+    body: bytes = b""
 
 
 class Answer(NamedTuple):
@@ -56,8 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def do_GET(self) -> None:
-        self.rfile.read(int(self.headers["content-length"] or 0))
-        request = WebRequest(self.command, self.path, self.headers["authorization"])
+        body = self.rfile.read(int(self.headers["content-length"] or 0))
+        request = WebRequest(self.command, self.path, self.headers["authorization"], body)
         self.server.requests.append(request)
         status, headers, body = self.server.answer(request)
         self.send_response(status)

@@ -10,7 +10,6 @@ host under the registry's parent domain or in the user's list. A redirect target
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.client
 import re
@@ -23,6 +22,7 @@ import msgspec
 
 from svc.bundles import http_client
 from svc.bundles.download import DownloadState, PartialFile, receive_rest
+from svc.bundles.oci_credentials import OciCredentials
 from svc.bundles.reference import check_name
 from svc.errors import InvalidRequest, RegistryFailed, UsageError
 from svc.wire.bundle import BundleEntry, Signature
@@ -102,21 +102,23 @@ def parse_oci_reference(text: str) -> OciReference:
 
 
 class OciRepository:
-    """One repository of an OCI registry. `token_hosts` are further hosts that may receive the credentials."""
+    """One repository of an OCI registry.
+
+    `find_credentials` is called when the registry requires authentication: it may start a program or ask the user.
+    `token_hosts` are further hosts that may receive the credentials.
+    """
 
     def __init__(
         self,
         reference: OciReference,
-        user: str | None = None,
-        password: str | None = None,
+        find_credentials: Callable[[], OciCredentials | None] = lambda: None,
         token_hosts: Collection[str] = (),
     ) -> None:
         self._reference = reference
         self._origin = http_client.parse_origin(reference.origin)
         self._token_hosts = token_hosts
-        self._basic_credentials = (
-            "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode() if user is not None else None
-        )
+        self._find_credentials = find_credentials
+        self._credentials: OciCredentials | None = None
         self._authorization: str | None = None
 
     def push(self, file: Path, sha256: str, annotations: Mapping[str, str]) -> str:
@@ -244,15 +246,14 @@ class OciRepository:
 
     def _authorization_for(self, challenge: str) -> str | None:
         """Return the `Authorization` value for a challenge of the registry's origin."""
+        self._credentials = self._find_credentials()
         if not challenge.lower().startswith("bearer "):
-            return self._basic_credentials
+            return self._credentials.basic_authorization if self._credentials and self._credentials.user else None
         parameters = dict(_CHALLENGE_PARAMETER.findall(challenge))
         realm = parameters.get("realm", "")
         self._check_token_service(realm)
         scope = parameters.get("scope") or f"repository:{self._reference.repository}:pull,push"
-        return self._fetch_token(
-            realm, urlencode({"service": parameters.get("service", ""), "scope": scope}, quote_via=quote)
-        )
+        return self._fetch_token(realm, {"service": parameters.get("service", ""), "scope": scope})
 
     def _check_token_service(self, realm: str) -> None:
         """Check that the token service may receive the request, with credentials if set. Raises RegistryFailed."""
@@ -261,24 +262,31 @@ class OciRepository:
             return
         if (registry_origin.scheme, service_origin.scheme) == ("https", "http"):
             raise RegistryFailed(f"{self._reference.origin} names a token service without https: {realm[:200]!r}.")
-        if self._basic_credentials is None or service_origin.host in self._token_hosts:
+        if self._credentials is None or service_origin.host in self._token_hosts:
             return
         if service_origin.scheme != "https" or not _is_under_parent_domain(service_origin.host, registry_origin.host):
             raise RegistryFailed(
-                f"{self._reference.origin} requests the credentials of SVC_OCI_USER "
-                f"for {service_origin.host}, a different "
-                f"host. To allow it, set SVC_OCI_TOKEN_HOST={service_origin.host}"
+                f"{self._reference.origin} requests your credentials for {service_origin.host}, a different host. "
+                f"To allow it, set SVC_OCI_TOKEN_HOST={service_origin.host}"
             )
 
-    def _fetch_token(self, realm: str, query: str) -> str:
+    def _fetch_token(self, realm: str, parameters: dict[str, str]) -> str:
         """Request a token. Redirects are not followed. Raises RegistryFailed."""
         connection, request_target = http_client.create_connection(realm, OCI_TIMEOUT_SECONDS)
-        token_target = f"{request_target}{'&' if '?' in request_target else '?'}{query}"
-        headers = {"user-agent": "svc"} | (
-            {"authorization": self._basic_credentials} if self._basic_credentials else {}
-        )
+        headers = {"user-agent": "svc"}
         try:
-            response = self._send(connection, "GET", token_target, headers, None)
+            if self._credentials and self._credentials.identity_token:
+                # https://distribution.github.io/distribution/spec/auth/oauth/
+                grant = {"grant_type": "refresh_token", "client_id": "svc"}
+                form = urlencode(parameters | grant | {"refresh_token": self._credentials.identity_token}).encode()
+                headers |= {"content-type": "application/x-www-form-urlencoded", "content-length": str(len(form))}
+                response = self._send(connection, "POST", request_target, headers, lambda: iter([form]))
+            else:
+                if self._credentials:
+                    headers["authorization"] = self._credentials.basic_authorization
+                query = urlencode(parameters, quote_via=quote)
+                token_target = f"{request_target}{'&' if '?' in request_target else '?'}{query}"
+                response = self._send(connection, "GET", token_target, headers, None)
             if response.status != 200:
                 raise RegistryFailed(
                     f"The token service of {self._reference.origin} returned status {response.status}."

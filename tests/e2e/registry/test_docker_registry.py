@@ -1,5 +1,6 @@
 """Bundles in a real OCI registry, Debian's `docker-registry`. Skipped if it is not installed."""
 
+import base64
 import json
 import os
 import subprocess
@@ -100,3 +101,34 @@ def test_oci_push_unauthorized_prints_one_line(oci, machine, tmp_path):
         )
         assert "401" in output
         assert len(output.splitlines()) == 1
+
+
+def test_oci_docker_login_and_credential_helper_are_used(oci, machine, tmp_path):
+    path = make_bundle(tmp_path / "m.xyb", data=b"login")
+    reference = f"127.0.0.1:{oci}/team/login:1"
+    config = tmp_path / "docker"
+    config.mkdir()
+
+    def write(**content):
+        (config / "config.json").write_text(json.dumps(content))
+
+    one = machine(DOCKER_CONFIG=str(config))
+    write(auths={f"127.0.0.1:{oci}": {"auth": base64.b64encode(b"u:p").decode()}})
+    one.run("registry", "push", path, "--oci", reference)
+    program = tmp_path / "bin" / "docker-credential-test"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nread -r server\necho "{\\"Username\\": \\"u\\", \\"Secret\\": \\"$TEST_SECRET\\"}"\n'
+    )
+    program.chmod(0o755)
+    write(credHelpers={f"127.0.0.1:{oci}": "test"})
+    found = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    two = machine("two", DOCKER_CONFIG=str(config))
+    two.run("registry", "pull", f"oci://{reference}", **found, TEST_SECRET="p")
+    assert (two.root / "m/1.0/any/m.xyb").read_bytes() == path.read_bytes()
+    three = machine("three", DOCKER_CONFIG=str(config))
+    assert "401" in three.run("registry", "pull", f"oci://{reference}", check=1, **found, TEST_SECRET="wrong").stderr
+    assert "docker-credential-test" in three.run("registry", "pull", f"oci://{reference}", check=1).stderr
+    write(auths={})
+    assert "401" in three.run("registry", "pull", f"oci://{reference}", check=1).stderr
+    three.run("registry", "pull", f"oci://{reference}", SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")

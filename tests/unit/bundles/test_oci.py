@@ -3,12 +3,14 @@
 import contextlib
 import json
 import ssl
+from urllib.parse import parse_qsl
 
 import pytest
 from tests.fakes.certificate import certificate, context
 from tests.fakes.web import Answer, WebServer
 
 from svc.bundles import oci
+from svc.bundles.oci_credentials import OciCredentials
 from svc.errors import RegistryFailed
 
 BASIC = "Basic dTpw"
@@ -38,7 +40,8 @@ def serve(tmp_path, monkeypatch):
 
 
 def client(server, *token_hosts, user: str | None = "u"):
-    return oci.OciRepository(oci.parse_oci_reference(f"{server.url}/team/m:1"), user, "p", token_hosts)
+    credentials = None if user is None else OciCredentials(user, "p")
+    return oci.OciRepository(oci.parse_oci_reference(f"{server.url}/team/m:1"), lambda: credentials, token_hosts)
 
 
 def registry_with(realm):
@@ -165,6 +168,40 @@ def test_oci_token_service_redirect_is_not_followed(serve):
     with pytest.raises(RegistryFailed, match="307"):
         client(server).fetch_manifest()
     assert other_host.requests == []
+
+
+def test_oci_identity_token_is_sent_as_form_to_token_service(serve):
+    service = serve(give_token, "localhost")
+    server = serve(registry_with(lambda: f"{service.url}/token"), "localhost")
+    reference = oci.parse_oci_reference(f"{server.url}/team/m:1")
+    oci.OciRepository(reference, lambda: OciCredentials(identity_token="a+b")).fetch_manifest()
+    (request,) = service.requests
+    assert (request.method, request.path, request.authorization) == ("POST", "/token", None)
+    form = dict(parse_qsl(request.body.decode()))
+    assert form == {
+        "grant_type": "refresh_token",
+        "client_id": "svc",
+        "service": "s",
+        "scope": "repository:team/m:pull,push",
+        "refresh_token": "a+b",
+    }
+
+
+def test_oci_identity_token_is_not_sent_to_other_host(serve):
+    service = serve(give_token)
+    server = serve(registry_with(lambda: f"{service.url}/token"))
+    reference = oci.parse_oci_reference(f"{server.url}/team/m:1")
+    with pytest.raises(RegistryFailed, match="SVC_OCI_TOKEN_HOST"):
+        oci.OciRepository(reference, lambda: OciCredentials(identity_token="t")).fetch_manifest()
+    assert service.requests == []
+
+
+def test_oci_credentials_are_searched_only_after_challenge(serve):
+    def find():
+        raise AssertionError("no challenge")
+
+    server = serve(lambda request: FOUND)
+    oci.OciRepository(oci.parse_oci_reference(f"{server.url}/team/m:1"), find).fetch_manifest()
 
 
 def test_oci_token_without_credentials_is_requested_from_any_host(serve):

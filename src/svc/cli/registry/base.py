@@ -17,6 +17,7 @@ from svc.bundles import oci
 from svc.bundles.archive import limits_from_environ
 from svc.bundles.digest import sha256_file
 from svc.bundles.download import DownloadProgress
+from svc.bundles.oci_credentials import OciCredentials, find_credentials
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import describe_yanked, parse_reference, select_entry
 from svc.bundles.registry_client import RegistryClient
@@ -115,10 +116,18 @@ def print_warning(message: str) -> None:
 
 
 def open_oci_repository(reference: oci.OciReference) -> oci.OciRepository:
-    """Open an OCI repository with the credentials of `SVC_OCI_USER` and `SVC_OCI_PASSWORD`."""
+    """Open an OCI repository with the credentials of `SVC_OCI_USER`, else with those of `docker login`."""
     hosts = os.environ.get("SVC_OCI_TOKEN_HOST", "").lower().split(",")
     token_hosts = {host.strip() for host in hosts if host.strip()}
-    return oci.OciRepository(reference, os.environ.get("SVC_OCI_USER"), os.environ.get("SVC_OCI_PASSWORD"), token_hosts)
+    user, password = os.environ.get("SVC_OCI_USER"), os.environ.get("SVC_OCI_PASSWORD", "")
+    host = reference.origin.partition("://")[2]
+
+    def get_credentials() -> OciCredentials | None:
+        if user is not None:
+            return OciCredentials(user, password)
+        return find_credentials(host, reference.repository, os.environ)
+
+    return oci.OciRepository(reference, get_credentials, token_hosts)
 
 
 def load_signing_module() -> Any:
