@@ -14,7 +14,8 @@ SvcError
 ├── ProviderFailed          provider_error         502
 ├── SpeechFailed            asr_error              500
 ├── InternalError           internal_error         500
-│   └── ShuttingDown        internal_error         503
+│   ├── ShuttingDown        internal_error         503
+│   └── LimitsUnavailable   internal_error         503
 ├── BundleNotFound          bundle_not_found       404
 ├── InvalidBundle           invalid_bundle         400
 ├── AlreadyExists           already_exists         409
@@ -256,6 +257,19 @@ class ShuttingDown(InternalError):
     """The process is stopping.
 
     To fix: Retry after the seconds of `retry-after`.
+    """
+
+    status = 503
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"retry-after": "1"}
+
+
+class LimitsUnavailable(InternalError):
+    """Redis cannot check the limits of the key, and `limits.on_redis_down` is `refuse`.
+
+    To fix: Retry after the seconds of `retry-after`. `/health?verbose=1` and the log say when Redis responds again.
     """
 
     status = 503

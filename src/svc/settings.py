@@ -221,6 +221,11 @@ class LimitSettings(_SettingsTable, frozen=True):
     """Requests per minute of a key without its own limit. `0` means no limit."""
     tpm: Count = 0
     """Tokens per minute of a key without its own limit. `0` means no limit."""
+    on_redis_down: Literal["local", "refuse"] = "local"
+    """The behaviour while Redis does not reply in time, for keys with limits.
+
+    `local` applies the limits on each machine separately. `refuse` returns 503.
+    """
 
 
 class LedgerSettings(_SettingsTable, frozen=True):

@@ -24,7 +24,8 @@ from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
-from svc.stores.redis.connection import RedisConnection
+from svc.stores.redis.base import RedisClient
+from svc.stores.redis.factory import open_redis
 from svc.wire.key import ApiKey
 from tests.fakes.redis_server import RedisServer
 
@@ -84,7 +85,7 @@ class LimiterHarness:
         self,
         settings: LimitSettings,
         database_thread: DatabaseThread,
-        redis: RedisConnection | None,
+        redis: RedisClient | None,
         chain: tuple[Backend, ...],
     ) -> None:
         self.database_thread = database_thread
@@ -121,20 +122,20 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest_asyncio.fixture(params=["memory", "redis"])
-async def redis(request: pytest.FixtureRequest) -> AsyncIterator[RedisConnection | None]:
+async def redis(request: pytest.FixtureRequest) -> AsyncIterator[RedisClient | None]:
     if request.param == "memory":
         yield None
         return
     server: RedisServer = request.getfixturevalue("server")
     server.tell("FLUSHALL")
-    found = RedisConnection(server.url)
+    found = open_redis(server.url)
     await found.start()
     yield found
     await found.close()
 
 
 @pytest_asyncio.fixture
-async def harness(redis: RedisConnection | None, tmp_path: Path) -> AsyncIterator[LimiterHarness]:
+async def harness(redis: RedisClient | None, tmp_path: Path) -> AsyncIterator[LimiterHarness]:
     database_thread = DatabaseThread(open_state_database({}, tmp_path), "books")
     found = LimiterHarness(LimitSettings(), database_thread, redis, backends_of(CHEAP, EXPENSIVE, FREE, OPEN))
     yield found
@@ -288,9 +289,7 @@ async def test_rate_limiter_unmetered_request_counts_but_reserves_no_tokens(harn
     assert (await harness.usage(key)).running == 0
 
 
-async def test_rate_limiter_default_limits_apply_to_keys_without_own(
-    redis: RedisConnection | None, tmp_path: Path
-) -> None:
+async def test_rate_limiter_default_limits_apply_to_keys_without_own(redis: RedisClient | None, tmp_path: Path) -> None:
     database_thread = DatabaseThread(open_state_database({}, tmp_path), "books")
     chain = backends_of(CHEAP)
     harness = LimiterHarness(LimitSettings(rpm=1, tpm=5000), database_thread, redis, chain)
@@ -323,7 +322,7 @@ async def test_rate_limiter_has_limits_is_true_with_any_limit(
 
 
 async def test_rate_limiter_two_instances_share_limits_only_through_redis(
-    redis: RedisConnection | None, tmp_path: Path
+    redis: RedisClient | None, tmp_path: Path
 ) -> None:
     database_thread, chain = DatabaseThread(open_state_database({}, tmp_path), "books"), backends_of(CHEAP)
     one, two = (LimiterHarness(LimitSettings(), database_thread, redis, chain) for _ in range(2))
@@ -338,7 +337,7 @@ async def test_rate_limiter_two_instances_share_limits_only_through_redis(
 
 async def test_rate_limiter_redis_down_counts_locally(server: RedisServer, tmp_path: Path) -> None:
     server.tell("FLUSHALL")
-    redis = RedisConnection(server.url)
+    redis = open_redis(server.url)
     await redis.start()
     database_thread, chain = DatabaseThread(open_state_database({}, tmp_path), "books"), backends_of(CHEAP)
     harness = LimiterHarness(LimitSettings(), database_thread, redis, chain)
@@ -407,7 +406,7 @@ async def test_rate_limiter_check_request_rate_exhausted_key_raises_rate_limited
 
 
 async def test_rate_limiter_database_down_counts_budget_from_zero(
-    redis: RedisConnection | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    redis: RedisClient | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = "postgresql://127.0.0.1:1/none?connect_timeout=1"
     database_thread, chain = (

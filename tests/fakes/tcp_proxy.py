@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,8 @@ class TcpProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.opened = 0
+        self.delay_seconds = 0.0
+        """The delay of the bytes to the client, which a test can change."""
         self._clients: list[socket.socket] = []
         self._servers: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -81,6 +84,7 @@ class TcpProxy:
             while data := source.recv(65536):
                 for start in range(0, len(data), chunk_bytes):
                     if sink in self._clients:
+                        time.sleep(self.delay_seconds)
                         self._open.wait()
                     sink.sendall(data[start : start + chunk_bytes])
             sink.shutdown(socket.SHUT_WR)

@@ -66,7 +66,8 @@ from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
-from svc.stores.redis.connection import RedisConnection, connect_redis
+from svc.stores.redis.base import RedisClient
+from svc.stores.redis.factory import connect_redis
 from svc.telemetry import LineWriter
 
 log = logging.getLogger("svc")
@@ -253,7 +254,7 @@ async def _gateway_context(
     endpoints: EndpointTable,
     limits_database: DatabaseThread,
     counters_slot: SharedCountersSlot | None,
-    redis: RedisConnection | None,
+    redis: RedisClient | None,
     *,
     cache: ResponseCache | None,
     observers: Sequence[RequestObserver],

@@ -20,7 +20,8 @@ from svc.errors import SvcError, UsageError
 from svc.settings import Settings
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.factory import database_url, open_database
-from svc.stores.redis.connection import RedisConnection, parse_redis_url
+from svc.stores.redis.address import parse_redis_url
+from svc.stores.redis.factory import open_redis
 
 OPTIONAL_EXTRAS: Final = {
     "local": (("xllamacpp",), "the embedded model, text generation in pipelines"),
@@ -29,6 +30,7 @@ OPTIONAL_EXTRAS: Final = {
     "voice": (("espeakng_loader",), "espeak-ng voices"),
     "onnx": (("numpy", "onnxruntime", "PIL", "tokenizers"), "ONNX models in pipelines"),
     "postgres": (("psycopg",), "a PostgreSQL database"),
+    "redis": (("hiredis", "redis"), "limits that machines share through Redis"),
     "s3": (("obstore",), "a bucket as the registry's store"),
     "signing": (("cryptography",), "signed bundles"),
     "ray": (("ray",), "pipelines on a Ray cluster"),
@@ -95,7 +97,7 @@ def check_redis(settings: Settings) -> Iterator[CheckResult]:
         return
     try:
         address = parse_redis_url(url).display_name
-        asyncio.run(RedisConnection(url).check_connection())
+        asyncio.run(open_redis(url).check_connection())
     except UsageError as error:
         yield CheckResult("redis", "bad", error.message, "fix SVC_REDIS_URL, or unset it")
     except StoreUnavailable as error:

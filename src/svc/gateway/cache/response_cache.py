@@ -1,7 +1,7 @@
 """The response cache, in the memory of this process and optionally in Redis.
 
     look_up ── memory ───────> hit or miss
-      └─────── Redis ────────> hit or miss (a timeout is a miss)
+      └─────── Redis ────────> hit or miss (a slow reply is a miss)
     start_recording ─────────> stored when the response is complete
 
 Two requests are identical if their routes, bodies and forwarded heads are equal, byte for byte. The cache key also
@@ -10,7 +10,6 @@ contains the API key, or the tag whose keys share responses.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -27,8 +26,8 @@ from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.splice import StreamSink
 from svc.settings import CacheSettings, Settings
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.connection import RedisConnection, connect_redis
-from svc.stores.redis.protocol import RedisReply
+from svc.stores.redis.base import RedisClient, RedisReply
+from svc.stores.redis.factory import connect_redis
 from svc.wire.key import ApiKey
 
 log = logging.getLogger("svc.gateway")
@@ -36,8 +35,6 @@ log = logging.getLogger("svc.gateway")
 BYTES_PER_CACHE_MIB = 1024 * 1024
 MAX_CACHED_REQUEST_BYTES = BYTES_PER_CACHE_MIB
 """Bytes of the largest request that is looked up. Larger ones take too long to hash, and rarely repeat."""
-REDIS_LOOKUP_TIMEOUT_SECONDS = 0.5
-"""The timeout of a lookup in Redis, which then counts as a miss."""
 RECORDING_MEMORY_SHARE = 0.25
 """The share of the cache's memory for incomplete responses."""
 
@@ -47,7 +44,7 @@ CacheLookupCallback = Callable[[CachedResponse | None], None]
 class ResponseCache:
     """Belongs to one event loop. No other component uses the connection `redis`. The caller starts and closes it."""
 
-    def __init__(self, settings: CacheSettings, redis: RedisConnection | None = None) -> None:
+    def __init__(self, settings: CacheSettings, redis: RedisClient | None = None) -> None:
         self.hits = 0
         self.misses = 0
         self._quota = RecordingQuota(
@@ -87,17 +84,17 @@ class ResponseCache:
             return
 
         pending_callbacks = [callback]
-        timeout = asyncio.get_running_loop().call_later(
-            REDIS_LOOKUP_TIMEOUT_SECONDS, lambda: pending_callbacks.pop()(None)
-        )
+
+        def on_slow() -> None:
+            if pending_callbacks:
+                pending_callbacks.pop()(None)
 
         def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             cached = self._decode_cached(cache_key, reply)
-            timeout.cancel()
             if pending_callbacks:
                 pending_callbacks.pop()(cached)
 
-        self.redis.send(on_reply, "GET", _cache_redis_key(cache_key))
+        self.redis.send(on_reply, "GET", _cache_redis_key(cache_key), on_slow=on_slow)
 
     def _decode_cached(self, cache_key: bytes, reply: RedisReply | StoreUnavailable) -> CachedResponse | None:
         if not isinstance(reply, bytes):

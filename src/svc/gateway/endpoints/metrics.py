@@ -15,7 +15,7 @@ from svc.gateway.observability.prometheus import WorkerMetrics, render_prometheu
 from svc.gateway.observability.series import MetricsSnapshot
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.cache import IssuedKeyCache
-from svc.stores.redis.connection import RedisConnection
+from svc.stores.redis.base import RedisClient
 
 METRICS_PUBLISH_SECONDS = 1.0
 
@@ -28,7 +28,7 @@ class MetricsPublisher:
         context: GatewayContext,
         issued_keys: IssuedKeyCache,
         worker_metrics: WorkerMetrics,
-        redis: RedisConnection | None,
+        redis: RedisClient | None,
         extra_metrics: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._context = context
@@ -61,7 +61,7 @@ class MetricsPublisher:
         ledger = self._context.ledger
         is_ledger_late = ledger.ingester.is_down or ledger.ingester.is_late
         states = {"keys": self._issued_keys.is_down, "ledger": is_ledger_late, "journal": ledger.journal.is_full}
-        return states if self._redis is None else {**states, "redis": self._redis.is_down}
+        return states if self._redis is None else {**states, "redis": self._redis.is_down or self._redis.is_slow}
 
     def _values(self) -> dict[str, float]:
         context = self._context

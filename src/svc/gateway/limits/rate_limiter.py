@@ -18,7 +18,7 @@ from typing import Final
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import estimate_prompt_tokens
-from svc.errors import RateLimited, SvcError
+from svc.errors import LimitsUnavailable, RateLimited, SvcError
 from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost
 from svc.gateway.limits.limit_errors import (
     build_limit_error,
@@ -72,10 +72,11 @@ class Reservation:
 class MirroredReservation(Reservation):
     """A reservation in Redis that the counters of this machine mirror.
 
-    `redis_reservation` is None if Redis was unavailable. Then only the cost is committed to Redis.
+    `redis_reservation` is None if Redis was unavailable. Then only the cost is committed to Redis. It is None as well
+    until `set_outcome`, if Redis was slow and `awaits_redis` is true.
     """
 
-    __slots__ = ("_key_id", "_redis_counters", "_redis_reservation")
+    __slots__ = ("_awaits_redis", "_key_id", "_late_usage", "_redis_counters", "_redis_reservation")
 
     def __init__(
         self,
@@ -85,27 +86,50 @@ class MirroredReservation(Reservation):
         redis_counters: RedisCounters,
         key_id: str,
         redis_reservation: RedisReservation | None = None,
+        *,
+        awaits_redis: bool = False,
     ) -> None:
         super().__init__(counters, local_reservation, header_lines)
         self._redis_counters = redis_counters
         self._key_id = key_id
         self._redis_reservation = redis_reservation
 
+        self._awaits_redis = awaits_redis
+        self._late_usage: tuple[int, int] | None = None
+        """Tokens and nano-USD of a request that ended before the reply of Redis."""
+
     def commit(self, tokens: int, cost_usd: float) -> None:
-        if self._local_reservation is not None and self._redis_reservation is not None:
-            self._redis_counters.commit(self._redis_reservation, tokens, round(cost_usd * NANO_USD_PER_USD))
-        elif self._local_reservation is not None:
-            self._redis_counters.record_spend(self._key_id, round(cost_usd * NANO_USD_PER_USD))
+        if self._local_reservation is not None:
+            self._commit_to_redis(tokens, round(cost_usd * NANO_USD_PER_USD))
         super().commit(tokens, cost_usd)
+
+    def set_outcome(self, redis_reservation: RedisReservation | None) -> None:
+        """Continue with the late reply of Redis. None means that Redis has no reservation."""
+        self._awaits_redis = False
+        self._redis_reservation = redis_reservation
+        late_usage, self._late_usage = self._late_usage, None
+        if late_usage is not None:
+            self._commit_to_redis(late_usage[0], late_usage[1])
+
+    def _commit_to_redis(self, tokens: int, nano_usd: int) -> None:
+        if self._awaits_redis:
+            self._late_usage = (tokens, nano_usd)
+        elif self._redis_reservation is not None:
+            self._redis_counters.commit(self._redis_reservation, tokens, nano_usd)
+        else:
+            self._redis_counters.record_spend(self._key_id, nano_usd)
 
 
 AdmissionCallback = Callable[[Reservation | SvcError], None]
 
 
 class _PendingAdmission:
-    """A request that waits for Redis or the database."""
+    """A request that waits for Redis or the database.
 
-    __slots__ = ("callback", "cost_nano_usd", "key", "limits", "tokens")
+    `is_decided` is true once Redis was too slow. The late reply then belongs to `reservation`, if there is one.
+    """
+
+    __slots__ = ("callback", "cost_nano_usd", "is_decided", "key", "limits", "reservation", "tokens")
 
     def __init__(
         self, key: ApiKey, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback
@@ -115,6 +139,8 @@ class _PendingAdmission:
         self.tokens = tokens
         self.cost_nano_usd = cost_nano_usd
         self.callback = callback
+        self.is_decided = False
+        self.reservation: MirroredReservation | None = None
 
 
 class _CachedKeyLimits:
@@ -159,6 +185,7 @@ class RateLimiter:
         self._default_rpm: int = settings.rpm
         self._default_tpm: int = settings.tpm
         """The limits of keys without their own."""
+        self._refuses_without_redis: bool = settings.on_redis_down == "refuse"
         self._cached_limits: dict[str, _CachedKeyLimits] = {}
         self._counters = counters
         self._prices = prices
@@ -171,6 +198,7 @@ class RateLimiter:
     def configure(self, settings: LimitSettings) -> None:
         """Apply changed limits for keys without their own."""
         self._default_rpm, self._default_tpm = settings.rpm, settings.tpm
+        self._refuses_without_redis = settings.on_redis_down == "refuse"
         self._cached_limits.clear()
 
     async def current_usage(self, key_limits: Iterable[KeyLimits]) -> list[LimitUsage]:
@@ -288,7 +316,7 @@ class RateLimiter:
         return round(max_usd * NANO_USD_PER_USD)
 
     def _reserve_locally(
-        self, key: ApiKey, limits: KeyLimits, tokens: int, cost_nano_usd: int
+        self, key: ApiKey, limits: KeyLimits, tokens: int, cost_nano_usd: int, *, awaits_redis: bool = False
     ) -> Reservation | SvcError:
         """Reserve by the counters of this machine."""
         outcome = self._counters.reserve(limits, tokens, cost_nano_usd)
@@ -298,7 +326,9 @@ class RateLimiter:
             limits, outcome.requests_left, outcome.tokens_left, outcome.reset_seconds, outcome.reset_seconds
         )
         if self._redis_counters is not None:
-            return MirroredReservation(self._counters, outcome, lines, self._redis_counters, key.id)
+            return MirroredReservation(
+                self._counters, outcome, lines, self._redis_counters, key.id, awaits_redis=awaits_redis
+            )
         return Reservation(self._counters, outcome, lines)
 
     # Redis and database
@@ -315,6 +345,7 @@ class RateLimiter:
                 pending.cost_nano_usd,
                 spent,
                 lambda outcome: self._on_redis_outcome(redis_counters, pending, outcome),
+                lambda: self._on_redis_slow(pending),
             )
 
     def _on_redis_outcome(
@@ -324,14 +355,46 @@ class RateLimiter:
         outcome: RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable,
     ) -> None:
         """Handle the reply of Redis."""
-        if isinstance(outcome, RedisReservation):
+        if pending.is_decided:
+            self._handle_late_outcome(redis_counters, pending, outcome)
+        elif isinstance(outcome, RedisReservation):
             pending.callback(self._mirror_reservation(redis_counters, pending, outcome))
         elif isinstance(outcome, LimitExceeded):
             pending.callback(build_limit_error(pending.limits, outcome))
         elif isinstance(outcome, SpentRequired):
             self._start_task(self._load_spent(pending))
         else:
-            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.cost_nano_usd))
+            self._decide_without_redis(pending, awaits_redis=False)
+
+    def _on_redis_slow(self, pending: _PendingAdmission) -> None:
+        """Decide without the reply of Redis. Redis still counts the request."""
+        if not pending.is_decided:
+            pending.is_decided = True
+            self._decide_without_redis(pending, awaits_redis=True)
+
+    def _decide_without_redis(self, pending: _PendingAdmission, *, awaits_redis: bool) -> None:
+        if self._refuses_without_redis:
+            pending.callback(LimitsUnavailable("The limits of this API key cannot be checked at the moment."))
+            return
+        outcome = self._reserve_locally(
+            pending.key, pending.limits, pending.tokens, pending.cost_nano_usd, awaits_redis=awaits_redis
+        )
+        if awaits_redis and isinstance(outcome, MirroredReservation):
+            pending.reservation = outcome
+        pending.callback(outcome)
+
+    def _handle_late_outcome(
+        self,
+        redis_counters: RedisCounters,
+        pending: _PendingAdmission,
+        outcome: RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable,
+    ) -> None:
+        """Give a late reservation to its request, or release it if the request was rejected."""
+        redis_reservation = outcome if isinstance(outcome, RedisReservation) else None
+        if pending.reservation is not None:
+            pending.reservation.set_outcome(redis_reservation)
+        elif redis_reservation is not None:
+            redis_counters.commit(redis_reservation, 0, 0)
 
     def _mirror_reservation(
         self, redis_counters: RedisCounters, pending: _PendingAdmission, redis_reservation: RedisReservation

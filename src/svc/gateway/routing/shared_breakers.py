@@ -13,8 +13,7 @@ from typing import Final
 from svc.gateway.routing.circuit_breaker import MAX_OPEN_SECONDS
 from svc.gateway.routing.load_balancer import BackendHealth, LoadBalancer
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.connection import RedisConnection
-from svc.stores.redis.protocol import RedisReply
+from svc.stores.redis.base import RedisClient, RedisReply
 
 BREAKER_POLL_SECONDS: Final = 1.0
 
@@ -25,7 +24,7 @@ class SharedBreakers:
     The caller closes the Redis connection.
     """
 
-    def __init__(self, load_balancer: LoadBalancer, redis: RedisConnection) -> None:
+    def __init__(self, load_balancer: LoadBalancer, redis: RedisClient) -> None:
         self._load_balancer = load_balancer
         self._redis = redis
         self._task: asyncio.Task[None] | None = None
@@ -78,7 +77,7 @@ class SharedBreakers:
 
 
 def _redis_key(name: str) -> str:
-    return f"svc:breaker:{name}"
+    return f"svc:{{breakers}}:{name}"  # one slot of a cluster, for MGET
 
 
 def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:

@@ -7,10 +7,13 @@
 --     running, held           requests in flight, and the nano-USD reserved for them
 --     c:<process>, m:<process>
 --                             the part of each process in `running` and `held`
+--     a:<process>             the last second in which the process was active. It is repeated while `c` is not 0
+--     q:<process>             the number of the last spending that was added. A repeated one is not added again
 --     spent, start, kind      nano-USD spent in the period, the start of the period, and its length: day (1), month (2) or
 --                             total (3)
 --     seed                    the id of the sum that was loaded from the database
 --     buried                  the second of the last check for expired processes
+--   No other key is used: in a cluster, a script can use the keys of one slot only.
 --
 --   ARGV and results:
 --     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
@@ -19,19 +22,22 @@
 --       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
 --           ms to reset requests, ms to reset tokens}
 --       -> {2}  the caller must repeat the command with SPENT
---     commit PROCESS SECOND RESERVED-TOKENS RESERVED-NANO-USD USED-TOKENS USED-NANO-USD
+--     commit PROCESS SECOND RESERVED-TOKENS RESERVED-NANO-USD USED-TOKENS USED-NANO-USD NUMBER
 --     get_usage KIND START
 --       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
---     record_spend NANO-USD SEED        does nothing if another sum was loaded since
+--     record_spend PROCESS NUMBER NANO-USD SEED      does nothing if another sum was loaded since
+--     keep_alive PROCESS                             its requests are still in flight
+--     leave PROCESS                                  releases its requests in flight
 
 local BUCKETS, TTL_SECONDS = 61, 3600
+local PROCESS_TTL_SECONDS, PROCESS_CHECK_SECONDS = 15, 600
 local key = KEYS[1]
 local time = redis.call('TIME')
 local second, millis = tonumber(time[1]), math.floor(tonumber(time[2]) / 1000)
 
 local at = {}
 do
-  local names = {'newest', 'requests', 'tokens', 'running', 'held', 'spent', 'start', 'kind', 'seed'}
+  local names = {'newest', 'requests', 'tokens', 'running', 'held', 'spent', 'start', 'kind', 'seed', 'buried'}
   for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do
     at[names[i]] = tonumber(value or 0)
   end
@@ -94,18 +100,30 @@ local function ms_until_freed(prefix, needed)
   return math.max(1, (first or BUCKETS * 1000) - millis), math.max(0, last - millis)
 end
 
--- Removes the requests in flight of expired processes. Runs at most once a second, and only before a rejection.
+-- Removes the requests in flight of expired processes, and what else is left of a process after TTL_SECONDS.
+-- Runs before a rejection, at most once a second, and every PROCESS_CHECK_SECONDS.
 local function remove_expired_processes()
-  if tonumber(redis.call('HGET', key, 'buried') or 0) == second then
+  if at.buried == second then
     return
   end
+  at.buried = second
   redis.call('HSET', key, 'buried', second)
   local all = redis.call('HGETALL', key)
+  local active = {}
   for i = 1, #all, 2 do
-    local part, process = string.match(all[i], '^([cm]):(.+)$')
-    if part and redis.call('EXISTS', 'svc:process:' .. process) == 0 then
+    local process = string.match(all[i], '^a:(.+)$')
+    if process then
+      active[process] = tonumber(all[i + 1])
+    end
+  end
+  for i = 1, #all, 2 do
+    local part, process = string.match(all[i], '^([acmq]):(.+)$')
+    local age = part and second - (active[process] or 0)
+    if (part == 'c' or part == 'm') and age >= PROCESS_TTL_SECONDS then
       local name = part == 'c' and 'running' or 'held'
       at[name] = math.max(0, at[name] - tonumber(all[i + 1]))
+      redis.call('HDEL', key, all[i])
+    elseif part and age >= TTL_SECONDS then
       redis.call('HDEL', key, all[i])
     end
   end
@@ -122,10 +140,27 @@ local function release(name, field, amount)
   end
 end
 
+-- Adds to the money spent, unless this number was added before: its reply was lost.
+local function spend(process, number, nano_usd)
+  if nano_usd == 0 then
+    return
+  end
+  if number > 0 then
+    if number <= tonumber(redis.call('HGET', key, 'q:' .. process) or 0) then
+      return
+    end
+    redis.call('HSET', key, 'q:' .. process, number, 'a:' .. process, second)
+  end
+  at.spent = at.spent + nano_usd
+end
+
 local function reserve(
   process, requests, tokens, concurrency, budget, kind, start, requested_tokens, nano_usd, spent, seed
 )
   advance()
+  if second - at.buried >= PROCESS_CHECK_SECONDS then
+    remove_expired_processes()
+  end
   if budget > 0 then
     if at.kind ~= kind then -- the sum is not loaded
       if spent == '' then
@@ -173,6 +208,7 @@ local function reserve(
   at.running, at.held = at.running + 1, at.held + nano_usd
   redis.call('HINCRBY', key, 'r' .. second % BUCKETS, 1)
   redis.call('HINCRBY', key, 'c:' .. process, 1)
+  redis.call('HSET', key, 'a:' .. process, second)
   if requested_tokens > 0 then
     redis.call('HINCRBY', key, 't' .. second % BUCKETS, requested_tokens)
   end
@@ -184,7 +220,7 @@ local function reserve(
   return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed}
 end
 
-local function commit(process, reserved_second, tokens, nano_usd, used_tokens, used_nano_usd)
+local function commit(process, reserved_second, tokens, nano_usd, used_tokens, used_nano_usd, number)
   if at.newest == 0 then
     return {1} -- the hash has expired since
   end
@@ -195,14 +231,31 @@ local function commit(process, reserved_second, tokens, nano_usd, used_tokens, u
   end
   release('running', 'c:' .. process, 1)
   release('held', 'm:' .. process, nano_usd)
-  at.spent = at.spent + used_nano_usd
+  spend(process, number, used_nano_usd)
   save()
   return {1}
 end
 
-local function record_spend(nano_usd, seed)
+local function record_spend(process, number, nano_usd, seed)
   if at.seed == seed and at.kind ~= 0 then
-    at.spent = at.spent + nano_usd
+    spend(process, number, nano_usd)
+    save()
+  end
+  return {1}
+end
+
+local function keep_alive(process)
+  if redis.call('HEXISTS', key, 'c:' .. process) == 1 then
+    redis.call('HSET', key, 'a:' .. process, second)
+    redis.call('EXPIRE', key, TTL_SECONDS)
+  end
+  return {1}
+end
+
+local function leave(process)
+  release('running', 'c:' .. process, math.huge)
+  release('held', 'm:' .. process, math.huge)
+  if at.newest ~= 0 then
     save()
   end
   return {1}
@@ -228,9 +281,12 @@ end
 if a[1] == 'reserve' then
   return reserve(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], ARGV[11], a[12])
 elseif a[1] == 'commit' then
-  return commit(ARGV[2], a[3], a[4], a[5], a[6], a[7])
-end
-if a[1] == 'get_usage' then
+  return commit(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8])
+elseif a[1] == 'get_usage' then
   return get_usage(a[2], a[3])
+elseif a[1] == 'record_spend' then
+  return record_spend(ARGV[2], a[3], a[4], a[5])
+elseif a[1] == 'keep_alive' then
+  return keep_alive(ARGV[2])
 end
-return record_spend(a[2], a[3])
+return leave(ARGV[2])

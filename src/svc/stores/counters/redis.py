@@ -3,16 +3,17 @@
 A key that reached its request limit stays limited until the window advances. Until then this process repeats the
 rejection without a command to Redis.
 
-Each process counts its requests in flight under a process id with a TTL. When the id expires, its requests in flight
-no longer count. After each loss of the connection the process takes a new id, since the outcome of pending commands
-is unknown. After the reconnect it reports what was spent in between, unless the sum in the database includes it.
+Each process counts its requests in flight under a process id, and repeats in each key that it is active. Without that
+for 15 s, its requests in flight no longer count. After each loss of the connection the process takes a new id, since
+the outcome of pending commands is unknown. After the reconnect it reports what was spent in between, unless the sum in
+the database includes it. Each report has a number, so that Redis adds it once even if it executed the first attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
+import random
 import secrets
 import time
 from collections.abc import Callable
@@ -22,10 +23,12 @@ import msgspec
 
 from svc.stores.counters.base import PERIOD_CODES, KeyLimits, LimitExceeded, LimitUsage
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.connection import LuaScript, RedisConnection
-from svc.stores.redis.protocol import RedisReply
+from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
 
-PROCESS_TTL_SECONDS, HEARTBEAT_SECONDS = 15, 5.0
+HEARTBEAT_SECONDS = 5.0
+"""The interval at which keys with requests in flight are kept alive: a third of their time in `counters.lua`."""
+HEARTBEAT_BATCH_KEYS, HEARTBEAT_BATCH_SECONDS = 100, 0.02
+"""Keys that are kept alive at once, and the seconds between two batches."""
 MAX_SPENT_SEEDS = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_CACHED_REJECTIONS = 10_000
@@ -57,6 +60,15 @@ class _CachedRejection(msgspec.Struct, frozen=True):
     rejection: LimitExceeded
 
 
+class _Spending(msgspec.Struct, frozen=True):
+    """Money whose report to Redis has an unknown outcome."""
+
+    key_id: str
+    process: str
+    number: int
+    nano_usd: int
+
+
 class SpentRequired(msgspec.Struct, frozen=True):
     """The counters do not have the spent sum of the key. The caller must repeat the reservation with it."""
 
@@ -67,7 +79,7 @@ OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreU
 class RedisCounters:
     """Counters in Redis. They belong to one event loop, from `start` to `close`, and do not own the connection."""
 
-    def __init__(self, redis: RedisConnection) -> None:
+    def __init__(self, redis: RedisClient) -> None:
         self._redis = redis
         source = resources.files("svc.stores.counters").joinpath("counters.lua")
         self._script = LuaScript(source.read_text(encoding="utf-8"))
@@ -75,6 +87,11 @@ class RedisCounters:
         self._connected_at = 0.0
         self._seeds: dict[str, int] = {}
         self._unreported_nano_usd: dict[str, int] = {}
+        """Spending that Redis has not executed, by key."""
+        self._uncertain_spending: list[_Spending] = []
+        self._spending_number = 0
+        self._open_counts: dict[str, int] = {}
+        """The reservations under the current process id, by key."""
         self._rejections: dict[str, _CachedRejection] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -89,8 +106,11 @@ class RedisCounters:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        with contextlib.suppress(StoreUnavailable):
-            await self._redis.execute("DEL", f"svc:process:{self._process_id}")
+        leaving = [
+            self._redis.execute_script(self._script, (_redis_key(key_id),), ("leave", self._process_id))
+            for key_id in self._open_counts
+        ]
+        await asyncio.gather(*leaving, return_exceptions=True)
 
     @property
     def is_down(self) -> bool:
@@ -102,11 +122,18 @@ class RedisCounters:
         return time.monotonic() - self._connected_at
 
     def reserve(
-        self, limits: KeyLimits, tokens: int, nano_usd: int, spent: int | None, on_decision: OnDecision
+        self,
+        limits: KeyLimits,
+        tokens: int,
+        nano_usd: int,
+        spent: int | None,
+        on_decision: OnDecision,
+        on_slow: OnSlow | None = None,
     ) -> None:
         """Reserve one request, tokens and nano-USD. `spent` is the database's sum, SPENT_UNAVAILABLE or None (unknown).
 
-        A request that another limit than `rpm` rejects counts for `rpm` only. It reserves nothing.
+        A request that another limit than `rpm` rejects counts for `rpm` only. It reserves nothing. If Redis is slow,
+        `on_slow` is called, perhaps repeatedly. The decision follows later.
         """
         cached = self._rejections.get(limits.key_id)
         if cached is not None and (rejection := self._current_rejection(cached, limits)) is not None:
@@ -124,18 +151,13 @@ class RedisCounters:
         self._redis.run_script(
             on_reply,
             self._script,
-            (f"svc:key:{limits.key_id}",),
+            (_redis_key(limits.key_id),),
             (
                 *("reserve", process_id, limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
-                *(
-                    PERIOD_CODES[limits.period],
-                    limits.period_start,
-                    tokens,
-                    nano_usd,
-                    spent_argument,
-                    secrets.randbits(48),
-                ),
+                *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd, spent_argument),
+                random.getrandbits(48),
             ),
+            on_slow,
         )
 
     def _parse_reply(
@@ -145,6 +167,8 @@ class RedisCounters:
             case [1, int(requests_left), int(tokens_left), int(reset), int(second), int(seed)]:
                 if limits.budget_nano_usd:
                     self._remember_seed(limits.key_id, seed)
+                if process_id == self._process_id:
+                    self._open_counts[limits.key_id] = self._open_counts.get(limits.key_id, 0) + 1
                 return RedisReservation(
                     key_id=limits.key_id,
                     process=process_id,
@@ -190,37 +214,44 @@ class RedisCounters:
 
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
         """End a reservation with the actual usage."""
+        key_id, process = reservation.key_id, reservation.process
+        if process == self._process_id:
+            open_count = self._open_counts.pop(key_id, 1) - 1
+            if open_count:
+                self._open_counts[key_id] = open_count
+        number = self._next_spending_number() if reservation.has_budget and nano_usd else 0
 
         def on_reply(reply: RedisReply | StoreUnavailable) -> None:
-            if isinstance(reply, StoreUnavailable) and reservation.has_budget:
-                self._defer_spend(reservation.key_id, nano_usd)
+            if number and isinstance(reply, StoreUnavailable):
+                self._defer_spend(_Spending(key_id, process, number, nano_usd), reply)
 
         arguments = (
-            "commit",
-            reservation.process,
-            reservation.second,
-            reservation.tokens,
-            reservation.nano_usd,
-            tokens,
-            nano_usd,
+            *("commit", process, reservation.second, reservation.tokens, reservation.nano_usd),
+            *(tokens, nano_usd, number),
         )
-        self._redis.run_script(on_reply, self._script, (f"svc:key:{reservation.key_id}",), arguments)
+        self._redis.run_script(on_reply, self._script, (_redis_key(key_id),), arguments)
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""
+        if nano_usd:
+            self._report_spend(_Spending(key_id, self._process_id, self._next_spending_number(), nano_usd))
+
+    def _report_spend(self, spending: _Spending) -> None:
+        seed = self._seeds.get(spending.key_id)
+        if seed is None:
+            return
 
         def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, StoreUnavailable):
-                self._defer_spend(key_id, nano_usd)
+                self._defer_spend(spending, reply)
 
-        if nano_usd and key_id in self._seeds:
-            arguments = ("record_spend", nano_usd, self._seeds[key_id])
-            self._redis.run_script(on_reply, self._script, (f"svc:key:{key_id}",), arguments)
+        arguments = ("record_spend", spending.process, spending.number, spending.nano_usd, seed)
+        self._redis.run_script(on_reply, self._script, (_redis_key(spending.key_id),), arguments)
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
         arguments = ("get_usage", PERIOD_CODES[limits.period], limits.period_start)
-        match await self._redis.execute_script(self._script, (f"svc:key:{limits.key_id}",), arguments):
+        match await self._redis.execute_script(self._script, (_redis_key(limits.key_id),), arguments):
             case [int(requests), int(tokens), int(running), int(spent), int(reserved)]:
                 return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)
         raise StoreUnavailable("Redis sent an unexpected reply.")
@@ -230,27 +261,46 @@ class RedisCounters:
             del self._seeds[next(iter(self._seeds))]
         self._seeds[key_id] = seed
 
-    def _defer_spend(self, key_id: str, nano_usd: int) -> None:
-        if key_id in self._seeds:
-            self._unreported_nano_usd[key_id] = self._unreported_nano_usd.get(key_id, 0) + nano_usd
+    def _next_spending_number(self) -> int:
+        self._spending_number += 1
+        return self._spending_number
+
+    def _defer_spend(self, spending: _Spending, error: StoreUnavailable) -> None:
+        """Report spending after the next connect: under the same number, if Redis may have added it already."""
+        if spending.key_id not in self._seeds:
+            return
+        if isinstance(error, OutcomeUnknown):
+            self._uncertain_spending.append(spending)
+        else:
+            deferred = self._unreported_nano_usd
+            deferred[spending.key_id] = deferred.get(spending.key_id, 0) + spending.nano_usd
 
     def _on_connect(self) -> None:
         """Take a new process id, and report the deferred spending."""
         self._process_id = secrets.token_hex(8)
         self._connected_at = time.monotonic()
         self._rejections.clear()
-        self._send_heartbeat()
+        self._open_counts.clear()
+        uncertain, self._uncertain_spending = self._uncertain_spending, []
+        for spending in uncertain:
+            self._report_spend(spending)
         unreported, self._unreported_nano_usd = self._unreported_nano_usd, {}
         for key_id, nano_usd in unreported.items():
             self.record_spend(key_id, nano_usd)
 
-    def _send_heartbeat(self) -> None:
-        self._redis.send(_ignore_reply, "SET", f"svc:process:{self._process_id}", 1, "EX", PROCESS_TTL_SECONDS)
-
     async def _run_heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            self._send_heartbeat()
+            key_ids = list(self._open_counts)
+            for start in range(0, len(key_ids), HEARTBEAT_BATCH_KEYS):
+                for key_id in key_ids[start : start + HEARTBEAT_BATCH_KEYS]:
+                    arguments = ("keep_alive", self._process_id)
+                    self._redis.run_script(_ignore_reply, self._script, (_redis_key(key_id),), arguments)
+                await asyncio.sleep(HEARTBEAT_BATCH_SECONDS)
+
+
+def _redis_key(key_id: str) -> str:
+    return f"svc:key:{key_id}"
 
 
 def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:

@@ -1,0 +1,124 @@
+"""The interface of Redis for the gateway: commands with callbacks, and their replies. No implementation.
+
+RedisConnection (`connection`) has one server, which Sentinel may name. ClusterClient (`cluster`) has several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from svc.stores.database.base import StoreUnavailable
+
+CommandArgument = bytes | str | int | float
+"""One argument of a command. Text is sent as UTF-8."""
+
+
+class RedisReplyError(StoreUnavailable):
+    """Redis replied to a command with an error. `kind` is its first word, such as `NOSCRIPT`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"Redis rejected the command: {text[:200]}")
+        self.text = text
+        self.kind = text.partition(" ")[0]
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The connection was lost before the reply. Redis may have executed the command, or may execute it later."""
+
+
+RedisReply = bytes | int | None | RedisReplyError | list[Any]
+"""A reply. The items of a list are replies."""
+OnReply = Callable[[RedisReply | StoreUnavailable], None]
+OnSlow = Callable[[], None]
+
+
+class LuaScript:
+    """A Lua script. Redis caches a script after its first run and identifies it by its SHA-1."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisClient(ABC):
+    """Connections to Redis that reconnect by themselves. They belong to one event loop, from `start` to `close`."""
+
+    @property
+    @abstractmethod
+    def is_down(self) -> bool:
+        """True while commands fail immediately. In a cluster: while those of any server do."""
+
+    @property
+    @abstractmethod
+    def is_slow(self) -> bool:
+        """True while replies take longer than a request waits. In a cluster: while those of any server do."""
+
+    @abstractmethod
+    def add_connect_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after each connect to a server. Redis may have lost data, or have old data."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Connect, and return after the first attempt, successful or not."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connections. Pending commands fail."""
+
+    @abstractmethod
+    async def check_connection(self) -> None:
+        """Connect, authenticate and write once, without `start`. Raises StoreUnavailable with the cause."""
+
+    @abstractmethod
+    def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
+        """Send a command. `on_reply` gets the reply or a StoreUnavailable, possibly before `send` returns.
+
+        If Redis rejects the command, the reply is a RedisReplyError. `on_slow` is called, perhaps repeatedly, if the
+        reply takes longer than a request waits: before `on_reply`, and possibly before `send` returns.
+        """
+
+    def run_script(
+        self,
+        on_reply: OnReply,
+        script: LuaScript,
+        keys: Sequence[CommandArgument],
+        arguments: Sequence[CommandArgument],
+        on_slow: OnSlow | None = None,
+    ) -> None:
+        """Run a script as `send` does. It takes a second command if Redis has not cached the script."""
+
+        def retry_if_not_cached(reply: RedisReply | StoreUnavailable) -> None:
+            if type(reply) is RedisReplyError and reply.kind == "NOSCRIPT":
+                self.send(on_reply, "EVAL", script.source, len(keys), *keys, *arguments, on_slow=on_slow)
+            else:
+                on_reply(reply)
+
+        self.send(retry_if_not_cached, "EVALSHA", script.sha1, len(keys), *keys, *arguments, on_slow=on_slow)
+
+    async def execute(self, *arguments: CommandArgument) -> RedisReply:
+        """Send a command and return the reply. Raises StoreUnavailable."""
+        future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
+        self.send(lambda reply: complete_future(future, reply), *arguments)
+        return await future
+
+    async def execute_script(
+        self, script: LuaScript, keys: Sequence[CommandArgument], arguments: Sequence[CommandArgument]
+    ) -> RedisReply:
+        """Run a script and return its result. Raises StoreUnavailable."""
+        future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
+        self.run_script(lambda reply: complete_future(future, reply), script, keys, arguments)
+        return await future
+
+
+def complete_future(future: asyncio.Future[RedisReply], reply: RedisReply | StoreUnavailable) -> None:
+    """Set the result of a future, or the exception if the command failed."""
+    if future.done():  # the waiting task was cancelled
+        return
+    if isinstance(reply, StoreUnavailable):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)

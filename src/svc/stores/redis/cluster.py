@@ -1,0 +1,217 @@
+"""The connections of a process to a Redis Cluster: one to each primary.
+
+    command ── slot of its key ──> primary ── MOVED ──> the new primary, and the slots are read again
+                                        └──── ASK ────> the server that imports the slot, this time
+                                        └──── TRYAGAIN ─> the same server, RETRY_SECONDS later
+
+A redirected command was not executed, so it is sent again. Any other failure is the caller's.
+https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from redis.crc import key_slot
+
+from svc.stores.database.base import StoreUnavailable
+from svc.stores.redis.address import RedisAddress
+from svc.stores.redis.base import CommandArgument, OnReply, OnSlow, RedisClient, RedisReply, RedisReplyError
+from svc.stores.redis.connection import PROBE_KEY, RedisConnection
+from svc.stores.redis.discovery import read_slots
+
+log = logging.getLogger("svc.stores")
+
+SLOTS = 16_384
+REFRESH_SECONDS = 5.0
+"""The interval at which the slots are read again."""
+MIN_REFRESH_SECONDS = 0.2
+"""The interval while a server is down, or after a redirection."""
+MAX_REDIRECTIONS = 5
+RETRY_SECONDS = 0.01
+MAX_PROBE_KEYS = 100_000
+
+Host = tuple[str, int]
+
+
+class ClusterClient(RedisClient):
+    """Commands go to the primary of their first key. All keys of a command must be in one slot."""
+
+    def __init__(self, address: RedisAddress) -> None:
+        self._address = address
+        self._nodes: dict[Host, RedisConnection] = {}
+        self._primaries: list[Host | None] = [None] * SLOTS
+        """The primary of each slot."""
+        self._connect_callbacks: list[Callable[[], None]] = []
+        self._refresh_requested = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._start_tasks: set[asyncio.Task[None]] = set()
+        self._reported_reason = ""
+
+    @property
+    def is_down(self) -> bool:
+        return not self._nodes or None in self._primaries or any(node.is_down for node in self._nodes.values())
+
+    @property
+    def is_slow(self) -> bool:
+        return any(node.is_slow for node in self._nodes.values())
+
+    def add_connect_callback(self, callback: Callable[[], None]) -> None:
+        self._connect_callbacks.append(callback)
+        for node in self._nodes.values():
+            node.add_connect_callback(callback)
+
+    async def start(self) -> None:
+        await self._refresh()
+        await asyncio.gather(*self._start_tasks)
+        self._task = asyncio.get_running_loop().create_task(self._keep_current(), name="redis-cluster")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for task in self._start_tasks:
+            task.cancel()
+        await asyncio.gather(*self._start_tasks, return_exceptions=True)
+        await asyncio.gather(*(node.close() for node in self._nodes.values()))
+
+    async def check_connection(self) -> None:
+        for first, _, host in await read_slots(self._address, self._address.hosts):
+            self._primaries[first] = host
+        for host in dict.fromkeys(filter(None, self._primaries)):
+            await self._create_node(host).check_connection()
+
+    def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
+        self._send_to(self._primaries[_slot_of(arguments)], on_reply, arguments, on_slow, MAX_REDIRECTIONS)
+
+    def _send_to(
+        self,
+        host: Host | None,
+        on_reply: OnReply,
+        arguments: tuple[CommandArgument, ...],
+        on_slow: OnSlow | None,
+        redirections: int,
+    ) -> None:
+        node = self._nodes.get(host) if host is not None else None
+        if node is None:
+            self._refresh_requested.set()
+            on_reply(StoreUnavailable("No server of the cluster has this key."))
+            return
+
+        def check_redirection(reply: RedisReply | StoreUnavailable) -> None:
+            if isinstance(reply, StoreUnavailable):
+                if type(reply) is RedisReplyError and redirections > 0:
+                    if self._redirect(reply, host, on_reply, arguments, on_slow, redirections - 1):
+                        return
+                else:
+                    self._refresh_requested.set()
+            on_reply(reply)
+
+        node.send(check_redirection, *arguments, on_slow=on_slow)
+
+    def _redirect(
+        self,
+        error: RedisReplyError,
+        host: Host | None,
+        on_reply: OnReply,
+        arguments: tuple[CommandArgument, ...],
+        on_slow: OnSlow | None,
+        redirections: int,
+    ) -> bool:
+        """Send the command again as the error says. Returns False if it is another error."""
+        if error.kind == "TRYAGAIN":
+            asyncio.get_running_loop().call_later(
+                RETRY_SECONDS, self._send_to, host, on_reply, arguments, on_slow, redirections
+            )
+            return True
+        if error.kind not in ("MOVED", "ASK"):
+            return False
+        slot, target = _parse_redirection(error.text, host)
+        if target not in self._nodes:
+            self._add_node(target)
+        if error.kind == "MOVED":
+            self._primaries[slot] = target
+            self._refresh_requested.set()
+        else:
+            self._nodes[target].send(_ignore_reply, "ASKING")
+        self._send_to(target, on_reply, arguments, on_slow, redirections)
+        return True
+
+    # the servers
+
+    async def _keep_current(self) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(
+                    self._refresh_requested.wait(), MIN_REFRESH_SECONDS if self.is_down else REFRESH_SECONDS
+                )
+            except TimeoutError:
+                pass
+            else:
+                await asyncio.sleep(MIN_REFRESH_SECONDS)
+            self._refresh_requested.clear()
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Read the slots, connect to new primaries, and close the connections to others."""
+        try:
+            ranges = await read_slots(self._address, dict.fromkeys((*self._nodes, *self._address.hosts)))
+        except StoreUnavailable as error:
+            if str(error) != self._reported_reason:
+                log.error("Redis Cluster at %s does not respond: %s", self._address.display_name, error)
+            self._reported_reason = str(error)
+            return
+        self._reported_reason = ""
+        primaries: list[Host | None] = [None] * SLOTS
+        for first, last, host in ranges:
+            primaries[first : last + 1] = [host] * (last + 1 - first)
+        self._primaries = primaries
+        current = {host for _, _, host in ranges}
+        for host in current - self._nodes.keys():
+            self._add_node(host)
+        for host in self._nodes.keys() - current:
+            await self._nodes.pop(host).close()
+
+    def _add_node(self, host: Host) -> None:
+        """Create the connection to a server. Until it is connected, its commands fail."""
+        node = self._nodes[host] = self._create_node(host)
+        task = asyncio.get_running_loop().create_task(node.start())
+        self._start_tasks.add(task)
+        task.add_done_callback(self._start_tasks.discard)
+
+    def _create_node(self, host: Host) -> RedisConnection:
+        address = dataclasses.replace(self._address, kind="single", hosts=(host,))
+        node = RedisConnection(address, find_probe_key=lambda: self._find_probe_key(host))
+        for callback in self._connect_callbacks:
+            node.add_connect_callback(callback)
+        return node
+
+    def _find_probe_key(self, host: Host) -> str:
+        """Return a key in a slot of a server."""
+        for number in range(MAX_PROBE_KEYS):
+            key = f"{PROBE_KEY}:{number}"
+            if self._primaries[key_slot(key.encode())] == host:
+                return key
+        return PROBE_KEY
+
+
+def _slot_of(arguments: tuple[CommandArgument, ...]) -> int:
+    """Return the slot of the first key of a command."""
+    if len(arguments) < 2:
+        return 0
+    key = arguments[3] if arguments[0] in ("EVALSHA", "EVAL") else arguments[1]
+    return key_slot(key if isinstance(key, bytes) else str(key).encode())
+
+
+def _parse_redirection(text: str, sender: Host | None) -> tuple[int, Host]:
+    """Parse `MOVED 3999 127.0.0.1:6381`. An empty host is that of the sender."""
+    _, slot, target = text.split(" ")[:3]
+    host, _, port = target.rpartition(":")
+    return int(slot), (host or (sender[0] if sender else ""), int(port))
+
+
+def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:
+    """Do nothing: the reply to the next command shows whether ASKING worked."""

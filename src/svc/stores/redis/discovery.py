@@ -1,0 +1,73 @@
+"""Finds the servers of Sentinel and of a cluster, with redis-py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from redis.asyncio import Redis, Sentinel
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from svc.stores.database.base import StoreUnavailable
+from svc.stores.redis.address import RedisAddress
+from svc.stores.redis.connection import read_password
+
+DISCOVERY_TIMEOUT_SECONDS = 0.5
+"""Timeout of each connect and of each reply, before the next server is asked."""
+
+
+async def find_primary(address: RedisAddress) -> tuple[str, int]:
+    """Return host and port of Sentinel's primary. Raises StoreUnavailable."""
+    options = _client_options(address) | {
+        "username": address.sentinel_user,
+        "password": address.sentinel_password,
+    }
+    sentinel = Sentinel(address.hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    async with AsyncExitStack() as stack:
+        for client in sentinel.sentinels:
+            stack.push_async_callback(client.aclose)
+        try:
+            host, port = await sentinel.discover_master(address.primary_name)
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"Sentinel does not name the primary: {error}") from error
+    return str(host), int(port)
+
+
+async def read_slots(address: RedisAddress, hosts: Iterable[tuple[str, int]]) -> list[tuple[int, int, tuple[str, int]]]:
+    """Return first slot, last slot and primary of each range, from the first server that replies.
+
+    Raises StoreUnavailable if none of `hosts` does.
+    """
+    password, reason = await read_password(address), ""
+    for host, port in hosts:
+        client = Redis(host=host, port=port, username=address.user, password=password, **_client_options(address))
+        try:
+            reply: Any = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+        except (RedisError, OSError) as error:
+            reason = f"{host}:{port}: {error}"
+            continue
+        finally:
+            await client.aclose()
+        ranges = []
+        for (first, last), nodes in reply.items():
+            primary_host, primary_port = nodes["primary"][:2]
+            if primary_host in ("", "?", None):  # the server does not know its own name
+                primary_host = host
+            ranges.append((int(first), int(last), (str(primary_host), int(primary_port))))
+        if ranges:
+            return ranges
+        reason = f"{host}:{port} has no slots"
+    raise StoreUnavailable(f"No server describes the cluster: {reason}")
+
+
+def _client_options(address: RedisAddress) -> dict[str, Any]:
+    return {
+        "socket_timeout": DISCOVERY_TIMEOUT_SECONDS,
+        "socket_connect_timeout": DISCOVERY_TIMEOUT_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "ssl": address.uses_tls,
+        **address.tls_options,
+    }
