@@ -25,11 +25,12 @@ from svc.errors import BundleNotFound, PipelineFailed, RegistryFailed, SvcError
 from svc.pipeline.definition import DataKind, Pipeline, RegistryLocation, Stage
 from svc.pipeline.provider_validation import check_provider_stages
 from svc.pipeline.stages.base import StageKinds, StageRunner
+from svc.resilience import Backoff
 from svc.wire.bundle import BundleEntry
 
 T = TypeVar("T")
 
-REGISTRY_RETRY_DELAY_SECONDS = 0.5
+REGISTRY_BACKOFF = Backoff(0.5, 8.0)
 
 
 class PreparedStage(msgspec.Struct, frozen=True):
@@ -142,11 +143,11 @@ def find_stage_kind(metadata: BundleMetadata) -> str:
 
 def retry_registry_errors(registry: RegistryLocation, action: Callable[[], T]) -> T:
     """Run `action`. Retry after registry errors, up to the number of attempts in the definition."""
-    for _ in range(registry.remote.retry_attempts if registry.remote else 0):
+    for attempt in range(registry.remote.retry_attempts if registry.remote else 0):
         try:
             return action()
         except RegistryFailed:
-            time.sleep(REGISTRY_RETRY_DELAY_SECONDS)
+            time.sleep(REGISTRY_BACKOFF.exponential(attempt))
     return action()
 
 

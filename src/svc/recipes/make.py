@@ -7,12 +7,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from typing import IO, Any
 
 from svc import plugins
 from svc.errors import CommandFailed
+from svc.file_lock import hold_lock
 from svc.recipes.fetch import fetch_wheel
 from svc.recipes.recipe import DerivedFile, Recipe, RecipeWheel
 
@@ -116,8 +115,11 @@ def build_metadata(recipe: Recipe) -> dict[str, Any]:
 def _staging_folder(root: Path, on_progress: MakeProgress) -> Iterator[Path]:
     base = root / ".staging"
     base.mkdir(parents=True, exist_ok=True)
-    with (base / "lock").open("a") as lock:
-        _acquire_lock(lock, on_progress)
+    with hold_lock(
+        base / "lock",
+        timeout_seconds=LOCK_TIMEOUT_SECONDS,
+        on_wait=lambda: on_progress("waiting for another svc that adds a model", 0, 0),
+    ):
         for stale in base.iterdir():  # left behind by a process that was killed
             if stale.is_dir():
                 shutil.rmtree(stale)
@@ -126,19 +128,6 @@ def _staging_folder(root: Path, on_progress: MakeProgress) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _acquire_lock(lock: IO[str], on_progress: MakeProgress) -> None:
-    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise CommandFailed("Another svc is still adding a model. Try again when it has finished.") from None
-            on_progress("waiting for another svc that adds a model", 0, 0)
-            time.sleep(0.2)
 
 
 def _check_space(recipe: Recipe, staging: Path) -> None:

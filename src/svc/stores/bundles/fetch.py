@@ -10,8 +10,8 @@ from svc.bundles.archive import ArchiveLimits, read_metadata
 from svc.bundles.download import BundleSource, DownloadProgress, download, remove_partial_files
 from svc.bundles.open_archive import open_archive
 from svc.errors import InvalidBundle
+from svc.file_lock import hold_lock
 from svc.stores.bundles.base import BundleStore
-from svc.stores.bundles.locks import hold_lock
 from svc.wire.bundle import BundleEntry
 
 DOWNLOAD_LOCK_TIMEOUT_SECONDS = 86400.0

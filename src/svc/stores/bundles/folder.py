@@ -28,10 +28,11 @@ from svc.bundles.archive import ARCHIVE_READ_BYTES, ArchiveLimits
 from svc.bundles.digest import sha256_file
 from svc.bundles.disk_space import translate_disk_full_errors
 from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage
+from svc.file_lock import hold_lock
 from svc.stores.bundles import maintenance
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.index_json import IndexJson
-from svc.stores.bundles.locks import fsync_dir, hold_lock, make_durable_dirs, striped_lock_path
+from svc.stores.bundles.locks import fsync_dir, make_durable_dirs, striped_lock_path
 from svc.stores.bundles.records import BundleRecords
 from svc.stores.bundles.unpacked_content import unpack
 from svc.stores.bundles.upload import BundleUpload, CompleteFile

@@ -18,7 +18,7 @@ import msgspec
 from svc.bundles import index_parser
 from svc.bundles.disk_space import translate_disk_full_errors
 from svc.errors import InsufficientStorage
-from svc.stores.bundles.locks import hold_lock
+from svc.file_lock import hold_lock
 from svc.stores.bundles.records import BundleRecords
 from svc.wire.bundle import BundleEntry, entry_for_json
 

@@ -12,8 +12,9 @@ from svc.bundles.pack import pack
 from svc.bundles.platform import ANY_PLATFORM, compatible_platforms
 from svc.bundles.reference import parse_reference, select_entry
 from svc.errors import SvcError
+from svc.file_lock import hold_lock
 from svc.stores.bundles.folder import FolderStore
-from svc.stores.bundles.locks import hold_lock, striped_lock_path
+from svc.stores.bundles.locks import striped_lock_path
 from svc.stores.bundles.unpacked_content import write_manifest
 from svc.wire.bundle import BundleEntry
 

@@ -1,53 +1,12 @@
-"""Lock files between processes with flock: the kernel releases the locks of a process that exits."""
+"""Paths of lock files, and folders that survive a power failure."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from svc.errors import CommandFailed
-
 MAX_MKDIR_ATTEMPTS = 100
-
-
-@contextmanager
-def hold_lock(
-    path: Path, *, timeout_seconds: float = 600.0, on_wait: Callable[[], None] | None = None
-) -> Iterator[None]:
-    """Hold an exclusive lock on the file. `on_wait` is called once if another process holds it.
-
-    Raises CommandFailed after `timeout_seconds`.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        _acquire(fd, path, timeout_seconds, on_wait)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _acquire(fd: int, path: Path, timeout_seconds: float, on_wait: Callable[[], None] | None) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    pause = 0.0005
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if on_wait is not None:
-                on_wait()
-                on_wait = None
-            if time.monotonic() > deadline:
-                raise CommandFailed(
-                    f"Another process has held {path} for {timeout_seconds:g} s. Check whether it hangs."
-                ) from None
-            time.sleep(pause)
-            pause = min(pause * 2, 0.1)
 
 
 def striped_lock_path(folder: Path, key: str) -> Path:

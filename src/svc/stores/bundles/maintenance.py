@@ -16,9 +16,9 @@ from svc.bundles.archive import ArchiveLimits
 from svc.bundles.digest import sha256_file
 from svc.bundles.reference import check_name
 from svc.errors import InvalidRequest, SvcError
+from svc.file_lock import hold_lock
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.index_json import IndexJson
-from svc.stores.bundles.locks import hold_lock
 from svc.stores.bundles.records import BundleRecords
 from svc.stores.bundles.upload import is_abandoned
 from svc.wire.bundle import BundleEntry

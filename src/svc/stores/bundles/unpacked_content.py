@@ -18,7 +18,8 @@ from svc.bundles.archive import ArchiveLimits, read_metadata
 from svc.bundles.disk_space import translate_disk_full_errors
 from svc.bundles.open_archive import extract, open_archive
 from svc.errors import BundleNotFound, InvalidBundle
-from svc.stores.bundles.locks import hold_lock, striped_lock_path
+from svc.file_lock import hold_lock
+from svc.stores.bundles.locks import striped_lock_path
 from svc.wire.bundle import BundleEntry
 
 CONTENT_MANIFEST_FILE_NAME = "content.json"
