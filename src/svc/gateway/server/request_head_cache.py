@@ -15,6 +15,8 @@ from svc.security import Keyring
 
 MAX_HEAD_CACHE_MISSES: Final = 3
 """Consecutive misses after which a connection stops caching."""
+MAX_VARIABLE_VALUE_BYTES: Final = 1024
+"""Maximum length of a variable value. The parser limits the length of heads with longer values."""
 _UNREAD_HEADERS: Final = frozenset(
     (
         *(b"traceparent", b"tracestate", b"baggage", b"sentry-trace", b"b3", b"x-amzn-trace-id"),
@@ -29,18 +31,16 @@ _REQUEST_ID: Final = b"x-request-id"
 class RequestHeadCache:
     """The last request of a connection whose head arrived in one read, with its API key."""
 
-    __slots__ = ("_key_digest", "_length_line", "_lines", "_misses", "_variable_lines", "request")
+    __slots__ = ("_fixed_parts", "_key_digest", "_length_index", "_misses", "_request_id_index", "request")
 
     def __init__(self, *, is_enabled: bool) -> None:
         self.request: Request | None = None
         """None if no head is cached."""
         self._key_digest = b""
-        self._lines: list[bytes] = []
-        """The lines of the head. Those with variable values are empty."""
-        self._variable_lines: list[tuple[int, bytes]] = []
-        """The index of each line with a variable value, and the line's start up to the value."""
-        self._length_line = -1
-        """The index of the line with Content-Length."""
+        self._fixed_parts: list[bytes] = []
+        """The parts of the head between its variable values."""
+        self._length_index = self._request_id_index = -1
+        """The indexes of Content-Length and X-Request-Id among the variable values."""
         self._misses = 0 if is_enabled else MAX_HEAD_CACHE_MISSES
 
     def match(self, data: bytes, max_body_bytes: int, keyring: Keyring) -> Request | None:
@@ -49,30 +49,43 @@ class RequestHeadCache:
         The response to the last request has to be complete. A revoked key does not match.
         """
         request = self.request
-        end = data.find(b"\r\n\r\n")
-        body_bytes = len(data) - end - 4
-        if request is None or end < 0 or not 0 < body_bytes <= max_body_bytes:
+        if request is None:
             return None
-        lines = data[:end].split(b"\r\n")
-        if len(lines) != len(self._lines):
-            return None
-        for index, start in self._variable_lines:
-            line = lines[index]
-            if index == self._length_line:
-                if line != start + b"%d" % body_bytes:
-                    return None
-            elif not line.startswith(start) or not line.isascii() or not line.decode().isprintable():
+        fixed_parts = self._fixed_parts
+        length, request_id = b"", b""
+        index = 0
+        last = len(fixed_parts) - 1
+        for position in range(last):
+            part = fixed_parts[position]
+            if not data.startswith(part, index):
                 return None
-            elif start[: len(_REQUEST_ID)].lower() == _REQUEST_ID:
-                request.client_request_id = echoable_text(line[len(start) :])
-            lines[index] = b""
-        api_key = request.api_key
-        if lines != self._lines or api_key is None or not keyring.is_current(self._key_digest, api_key):
+            index += len(part)
+            end = data.find(b"\r\n", index)
+            value = data[index:end]
+            if not 0 <= end - index <= MAX_VARIABLE_VALUE_BYTES:
+                return None
+            if not value.isascii() or not value.decode().isprintable():
+                return None
+            if position == self._length_index:
+                length = value
+            elif position == self._request_id_index:
+                request_id = value
+            index = end
+        if not data.startswith(fixed_parts[last], index):
             return None
+        index += len(fixed_parts[last])
+        body_bytes = len(data) - index
+        if not 0 < body_bytes <= max_body_bytes or length != b"%d" % body_bytes:
+            return None
+        api_key = request.api_key
+        if api_key is None or not keyring.is_current(self._key_digest, api_key):
+            return None
+        if self._request_id_index >= 0:
+            request.client_request_id = echoable_text(request_id)
         self._misses = 0
         request.keep_alive = True
         request.body_bytes = request.content_length = body_bytes
-        request.body.append(data[end + 4 :])
+        request.body.append(data[index:])
         return request
 
     def learn(self, data: bytes, request: Request) -> None:
@@ -91,18 +104,22 @@ class RequestHeadCache:
         ):
             return
         self._misses += 1
-        self._lines = data[:end].split(b"\r\n")
-        self._variable_lines = []
-        self._length_line = -1
-        for index, line in enumerate(self._lines):
+        self._fixed_parts = []
+        self._length_index = self._request_id_index = -1
+        part_start = line_start = 0
+        for line in data[:end].split(b"\r\n"):
             name, _, value = line.partition(b":")
             name = name.lower()
             if name == _CONTENT_LENGTH:
-                self._length_line = index
-            elif name != _REQUEST_ID and name not in _UNREAD_HEADERS:
-                continue
-            self._variable_lines.append((index, line[: len(line) - len(value.lstrip(b" \t"))]))
-            self._lines[index] = b""
+                self._length_index = len(self._fixed_parts)
+            elif name == _REQUEST_ID:
+                self._request_id_index = len(self._fixed_parts)
+            if name in (_CONTENT_LENGTH, _REQUEST_ID) or name in _UNREAD_HEADERS:
+                line_end = line_start + len(line)
+                self._fixed_parts.append(data[part_start : line_end - len(value.lstrip(b" \t"))])
+                part_start = line_end
+            line_start += len(line) + 2
+        self._fixed_parts.append(data[part_start : end + 4])
         request.headers.clear()  # requests to fast routes do not need them any more
         self.request, self._key_digest = request, request.key_digest
 
