@@ -12,7 +12,7 @@ import pytest
 
 from svc.gateway.server.request import Request
 from svc.gateway.server.request_head_cache import RequestHeadCache
-from svc.security import Keyring, hash_secret
+from svc.security import Keyring
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import GPT, HI, KEY, Gateway, run
 from tests.fakes.http_client import Got, RawClient
@@ -205,7 +205,8 @@ def learn(data: bytes) -> RequestHeadCache:
     """Learn a head as the connection handler does after it has read the request."""
     request = Request()
     request.content_length = len(CHAT)
-    request.api_key, request.key_digest = KEYRING.lookup_cached(KEY), hash_secret(KEY)
+    request.api_key = KEYRING.lookup_cached(KEY)
+    request.headers = [(b"authorization", f"Bearer {KEY}".encode())]
     cache = RequestHeadCache(is_enabled=True)
     cache.learn(data, request)
     return cache

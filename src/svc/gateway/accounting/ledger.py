@@ -18,7 +18,7 @@ from svc.gateway.accounting import price_list
 from svc.gateway.accounting.cost import PriceTable, compute_token_cost
 from svc.gateway.accounting.ingest import JournalIngester
 from svc.gateway.accounting.journal import Journal
-from svc.gateway.accounting.record import RecordEncoder, RequestRecord
+from svc.gateway.accounting.record import RequestRecord, encode_record
 from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.routing.backends import Backend
 from svc.settings import LedgerSettings
@@ -58,7 +58,6 @@ class Ledger(RequestObserver):
             fill_missing_cost=self._fill_missing_cost,
             prices_ready=lambda: self.prices.is_complete,
         )
-        self._record_encoder = RecordEncoder()
         self._home = home
         self._rejects_when_full = settings.when_full == "refuse"
         self._is_stopping = False
@@ -114,7 +113,7 @@ class Ledger(RequestObserver):
         """Append the record to the journal. Requests that reached neither a provider nor the cache have no entry."""
         if record.attempt_count > 0 or record.from_cache:
             if not record.line:
-                record.line = self._record_encoder.encode(record)
+                record.line = encode_record(record)
             self.journal.append(record.line + b"}\n", record)
 
     def timestamp(self) -> str:

@@ -183,70 +183,38 @@ _USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL: Final = (
 )
 
 
-class RecordEncoder:
-    """Encodes records as JSON. Reuses the encoded fields that are equal to those of the previous record."""
+def encode_record(record: RequestRecord) -> bytes:
+    """Return the JSON object without its closing brace, because the access log appends fields.
 
-    __slots__ = ("_endpoint", "_key", "_model", "_provider", "_requested_model", "_shared_fields")
-
-    def __init__(self) -> None:
-        self._key: ApiKey | None = None
-        self._endpoint = ""
-        self._requested_model: str | None = None
-        self._model: str | None = None
-        self._provider: str | None = None
-        self._shared_fields = b""
-
-    def encode(self, record: RequestRecord) -> bytes:
-        """Return the JSON object without its closing brace, because the access log appends fields.
-
-        Fields are in the order of LedgerEntry, which makes decoding faster.
-        """
-        bill, usage = record.bill, record.bill.usage
-        return (
-            b'{"time":"%b","request_id":"%b","client_request_id":%b%b%b%b,"cost_usd":%b,"latency_ms":%b,"ttfb_ms":%b%b'
-        ) % (
-            record.time.encode(),
-            record.request_id.encode(),
-            _encode_text(record.client_request_id),
-            self._shared_fields_of(record),
-            _USUAL_ATTEMPTS_TO_HTTP_STATUS
-            if record.attempt_count == 1 and record.status == "ok" and record.http_status == 200
-            else _encode_attempts_to_http_status(record),
-            _NULL_PROMPT_TOKENS_TO_REASONING_TOKENS
-            if usage is None
-            else _encode_prompt_tokens_to_reasoning_tokens(usage, bill),
-            JSON_NULL if bill.cost_usd is None else _encode_usd(bill.cost_usd),
-            _encode_milliseconds(record.duration_seconds),
-            JSON_NULL if record.first_byte_seconds is None else _encode_milliseconds(record.first_byte_seconds),
-            _USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL
-            if usage is not None
-            and not usage.cache_write_tokens
-            and not bill.is_estimated
-            and not record.from_cache
-            and not record.resume_count
-            and record.code is None
-            and not record.attempt_records
-            else _encode_cache_write_tokens_to_attempts_detail(record),
-        )
-
-    def _shared_fields_of(self, record: RequestRecord) -> bytes:
-        """Return the fields that depend on key, endpoint and model only."""
-        if (
-            record.key is not self._key
-            or record.endpoint != self._endpoint
-            or record.requested_model != self._requested_model
-            or record.model != self._model
-            or record.provider != self._provider
-        ):
-            self._key = record.key
-            self._endpoint = record.endpoint
-            self._requested_model = record.requested_model
-            self._model = record.model
-            self._provider = record.provider
-            self._shared_fields = _encode_shared_fields(
-                record.key, record.endpoint, record.requested_model, record.model, record.provider
-            )
-        return self._shared_fields
+    Fields are in the order of LedgerEntry, which makes decoding faster.
+    """
+    bill, usage = record.bill, record.bill.usage
+    return (
+        b'{"time":"%b","request_id":"%b","client_request_id":%b%b%b%b,"cost_usd":%b,"latency_ms":%b,"ttfb_ms":%b%b'
+    ) % (
+        record.time.encode(),
+        record.request_id.encode(),
+        _encode_text(record.client_request_id),
+        _encode_shared_fields(record.key, record.endpoint, record.requested_model, record.model, record.provider),
+        _USUAL_ATTEMPTS_TO_HTTP_STATUS
+        if record.attempt_count == 1 and record.status == "ok" and record.http_status == 200
+        else _encode_attempts_to_http_status(record),
+        _NULL_PROMPT_TOKENS_TO_REASONING_TOKENS
+        if usage is None
+        else _encode_prompt_tokens_to_reasoning_tokens(usage, bill),
+        JSON_NULL if bill.cost_usd is None else _encode_usd(bill.cost_usd),
+        _encode_milliseconds(record.duration_seconds),
+        JSON_NULL if record.first_byte_seconds is None else _encode_milliseconds(record.first_byte_seconds),
+        _USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL
+        if usage is not None
+        and not usage.cache_write_tokens
+        and not bill.is_estimated
+        and not record.from_cache
+        and not record.resume_count
+        and record.code is None
+        and not record.attempt_records
+        else _encode_cache_write_tokens_to_attempts_detail(record),
+    )
 
 
 def _encode_attempts_to_http_status(record: RequestRecord) -> bytes:

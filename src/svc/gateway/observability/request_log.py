@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from svc.gateway.accounting.record import RecordEncoder, RequestRecord, escape_unprintable
+from svc.gateway.accounting.record import RequestRecord, encode_record, escape_unprintable
 from svc.gateway.observability.access_log import AccessLogEntry, encode_limit_field
 from svc.gateway.observability.observer import RequestObserver
 from svc.telemetry import LineWriter
@@ -22,7 +22,6 @@ class RequestLog(RequestObserver):
         self.is_enabled = is_enabled
         self._writer = writer
         self._lines: list[bytes] = []
-        self._record_encoder = RecordEncoder()
         self._encode_entry = msgspec.json.Encoder().encode
 
     @property
@@ -34,7 +33,7 @@ class RequestLog(RequestObserver):
         if not self.is_enabled:
             return
         if not record.line:
-            record.line = self._record_encoder.encode(record)
+            record.line = encode_record(record)
         lines = self._lines
         lines.append(
             record.line + encode_limit_field(record.limit_name) + record.client_field

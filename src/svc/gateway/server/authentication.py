@@ -11,40 +11,10 @@ from svc.security import Keyring, hash_secret, keys_unavailable_error, secret_fr
 from svc.wire.key import ApiKey
 
 
-class KeyHeaderCache:
-    """The key headers of a connection's last request with a valid key. Equal headers need no hash."""
-
-    __slots__ = ("_api_key", "_authorization", "_is_enabled", "_x_api_key", "digest")
-
-    def __init__(self, *, is_enabled: bool) -> None:
-        self._is_enabled = is_enabled
-        self._api_key: ApiKey | None = None
-        self._authorization = self._x_api_key = b""
-        self.digest = b""
-
-    def match(self, headers: Mapping[bytes, bytes], keyring: Keyring) -> ApiKey | None:
-        """Return the key if the headers are equal, and the key is unchanged and not expired."""
-        if (
-            self._is_enabled
-            and self._api_key is not None
-            and headers.get(b"authorization", b"") == self._authorization
-            and headers.get(b"x-api-key", b"") == self._x_api_key
-            and keyring.is_current(self.digest, self._api_key)
-        ):
-            return self._api_key
-        return None
-
-    def store(self, headers: Mapping[bytes, bytes], secret: str, api_key: ApiKey) -> None:
-        """Cache the headers of a request with a valid key."""
-        self._authorization, self._x_api_key = headers.get(b"authorization", b""), headers.get(b"x-api-key", b"")
-        self._api_key, self.digest = api_key, hash_secret(secret)
-
-
 def authenticate(
     request: Request,
     endpoint: Endpoint,
     keyring: Keyring,
-    key_cache: KeyHeaderCache,
     on_loaded: Callable[[Request], None],
 ) -> None:
     """Set `api_key` or `rejection` of a request, or both if the key lacks the scope or a content header is invalid.
@@ -53,15 +23,10 @@ def authenticate(
     The body of a rejected request is read, but not kept.
     """
     headers = dict(request.headers)
-    request.api_key, secret = key_cache.match(headers, keyring), None
+    secret = _extract_secret(headers)
     try:
-        if request.api_key is None:
-            secret = _extract_secret(headers)
-            request.api_key = keyring.lookup_cached(secret)
-            if request.api_key is not None and secret is not None:
-                key_cache.store(headers, secret, request.api_key)
+        request.api_key = keyring.lookup_cached(secret)
         if request.api_key is not None:
-            request.key_digest = key_cache.digest
             request.api_key.require_scope(endpoint.scope)
     except SvcError as error:
         request.rejection = error
@@ -92,6 +57,11 @@ def cached_api_key(request: Request, keyring: Keyring) -> ApiKey | None:
         return keyring.lookup_cached(_extract_secret(dict(request.headers)))
     except AuthenticationFailed:
         return None
+
+
+def hash_request_secret(request: Request) -> bytes:
+    """Return the digest by which the keyring finds the API key of an authenticated request."""
+    return hash_secret(_extract_secret(dict(request.headers)) or "")
 
 
 def _extract_secret(headers: Mapping[bytes, bytes]) -> str | None:

@@ -48,7 +48,6 @@ class Request:
         "is_key_loading",
         "is_websocket_upgrade",
         "keep_alive",
-        "key_digest",
         "method",
         "origin",
         "path",
@@ -80,8 +79,6 @@ class Request:
         self.forwarded_head: ForwardedHead | None = None
         """The part of the head that a model endpoint forwards to the upstream."""
         self.api_key: ApiKey | None = None
-        self.key_digest = b""
-        """The hash of the secret that `api_key` was found by."""
         self.rejection: SvcError | None = None
         self.is_key_loading = False
         """Whether the database query for the API key is in progress."""

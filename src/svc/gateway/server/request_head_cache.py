@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from svc.gateway.server.authentication import hash_request_secret
 from svc.gateway.server.request import Request, echoable_text
 from svc.security import Keyring
 
@@ -120,8 +121,8 @@ class RequestHeadCache:
                 part_start = line_end
             line_start += len(line) + 2
         self._fixed_parts.append(data[part_start : end + 4])
+        self.request, self._key_digest = request, hash_request_secret(request)
         request.headers.clear()  # requests to fast routes do not need them any more
-        self.request, self._key_digest = request, request.key_digest
 
     def forget(self) -> None:
         """Drop the cached head."""

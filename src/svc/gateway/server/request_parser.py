@@ -27,7 +27,7 @@ from svc.gateway.observability.access_log import encode_client_field
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.server import response
-from svc.gateway.server.authentication import KeyHeaderCache, authenticate, check_large_body_allowed
+from svc.gateway.server.authentication import authenticate, check_large_body_allowed
 from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.request import (
     MAX_PIPELINED_REQUESTS_PER_READ,
@@ -64,7 +64,6 @@ class RequestParser(Downstream):
         "_head_cache",
         "_incoming_request",
         "_is_throttled",
-        "_key_cache",
         "_last_request",
         "_long_body",
         "_parser",
@@ -98,7 +97,6 @@ class RequestParser(Downstream):
         """The part of `_long_body` that is not received yet, without its last byte."""
         self._head_bytes = 0
         self._request_lines = RequestLineChecker()
-        self._key_cache = KeyHeaderCache(is_enabled=fast_paths)
         self._head_cache = RequestHeadCache(is_enabled=fast_paths)
         self._last_request: Request | None = None
         """The last complete request of the current read."""
@@ -303,7 +301,7 @@ class RequestParser(Downstream):
                 request.forwarded_head = extract_forwarded_head(
                     request.url, request.headers, endpoint.forwarded_headers
                 )
-            authenticate(request, endpoint, self._context.keyring, self._key_cache, self._on_key_loaded)
+            authenticate(request, endpoint, self._context.keyring, self._on_key_loaded)
         if request.expects_continue and self._active_request is None and not self._parser.should_upgrade():
             if request.rejection is not None:
                 raise request.rejection

@@ -224,7 +224,7 @@ def attempt_encoder_region() -> str:
 
 
 def encoder_region() -> str:
-    """Return RecordEncoder and the functions that it calls for adjacent fields of one kind."""
+    """Return `encode_record` and the functions that it calls for adjacent fields of one kind."""
     template, arguments, functions, constants = [], [], [], []
     for kind, members in _segments():
         first = kind == "single" and not arguments
@@ -235,7 +235,8 @@ def encoder_region() -> str:
         name = f"{members[0].name}_to_{members[-1].name}"
         template.append("b'%b'")
         if kind == "shared":
-            arguments.append("self._shared_fields_of(record)")
+            names = ["key", *(field.attribute for field in members if field.attribute)]
+            arguments.append(f"_encode_shared_fields({', '.join(f'record.{each}' for each in names)})")
         elif kind == "usage":
             nulls = ",".join(f'"{field.name}":null' for field in members)
             constants.append(f"_NULL_{name.upper()}: Final = b',{nulls}'")
@@ -248,7 +249,7 @@ def encoder_region() -> str:
             arguments.append(f"_USUAL_{name.upper()} if {condition} else _encode_{name}(record)")
             functions.append(_group_function(name, "record: RequestRecord", _roots(members), members))
     shared = [field for kind, members in _segments() if kind == "shared" for field in members]
-    return "\n\n".join(["\n".join(constants), _encoder_class(template, arguments, shared), *functions, _shared(shared)])
+    return "\n\n".join(["\n".join(constants), _encode_function(template, arguments), *functions, _shared(shared)])
 
 
 def _segments() -> Iterator[tuple[str, list[Field]]]:
@@ -275,48 +276,16 @@ def _roots(members: list[Field]) -> str:
     return ("    bill = record.bill\n" if bill else "") + ("    usage = record.bill.usage\n" if usage else "")
 
 
-def _encoder_class(template: list[str], arguments: list[str], shared: list[Field]) -> str:
-    own = [field for field in shared if field.attribute]
-    names = ["key", *(field.attribute for field in own)]
-    slots = ", ".join(f'"_{name}"' for name in sorted([*names, "shared_fields"]))
-    starts = "".join(f"        self._{_declare(field)} = {_start(field)}\n" for field in own)
-    changed = " or ".join(
-        ["record.key is not self._key", *(f"record.{field.attribute} != self._{field.attribute}" for field in own)]
-    )
-    kept = "".join(f"            self._{name} = record.{name}\n" for name in names)
+def _encode_function(template: list[str], arguments: list[str]) -> str:
     return f'''
-class RecordEncoder:
-    """Encodes records as JSON. Reuses the encoded fields that are equal to those of the previous record."""
+def encode_record(record: RequestRecord) -> bytes:
+    """Return the JSON object without its closing brace, because the access log appends fields.
 
-    __slots__ = ({slots})
-
-    def __init__(self) -> None:
-        self._key: ApiKey | None = None
-{starts}        self._shared_fields = b""
-
-    def encode(self, record: RequestRecord) -> bytes:
-        """Return the JSON object without its closing brace, because the access log appends fields.
-
-        Fields are in the order of LedgerEntry, which makes decoding faster.
-        """
-        bill, usage = record.bill, record.bill.usage
-        return ({" ".join(template)}) % ({", ".join(arguments)},)
-
-    def _shared_fields_of(self, record: RequestRecord) -> bytes:
-        """Return the fields that depend on key, endpoint and model only."""
-        if {changed}:
-{kept}            self._shared_fields = _encode_shared_fields({", ".join(f"record.{name}" for name in names)})
-        return self._shared_fields
+    Fields are in the order of LedgerEntry, which makes decoding faster.
+    """
+    bill, usage = record.bill, record.bill.usage
+    return ({" ".join(template)}) % ({", ".join(arguments)},)
 '''
-
-
-def _declare(field: Field) -> str:
-    declaration = field.declaration
-    return declaration if "None" in declaration else field.attribute
-
-
-def _start(field: Field) -> str:
-    return "None" if "None" in field.declaration else '""'
 
 
 def _shared(shared: list[Field]) -> str:

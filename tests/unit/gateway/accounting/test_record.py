@@ -14,9 +14,9 @@ from svc.gateway.accounting.bill import EMPTY_BILL, ZERO_BILL, Bill
 from svc.gateway.accounting.record import (
     AttemptOutcome,
     AttemptRecord,
-    RecordEncoder,
     RequestRecord,
     RequestStatus,
+    encode_record,
     escape_unprintable,
 )
 from svc.stores.database.base import AttemptDetail, LedgerEntry
@@ -46,7 +46,7 @@ ATTEMPTS = st.just(()) | st.lists(ATTEMPT, min_size=1, max_size=3).map(tuple)
 
 
 def entry_of(record: RequestRecord) -> LedgerEntry:
-    return msgspec.json.decode(RecordEncoder().encode(record) + b"}", type=LedgerEntry)
+    return msgspec.json.decode(encode_record(record) + b"}", type=LedgerEntry)
 
 
 @given(
@@ -213,10 +213,9 @@ def expected_fields(record: RequestRecord) -> dict[str, object]:
 
 
 @given(st.lists(RECORDS, min_size=2, max_size=12))
-def test_record_encoder_line_is_independent_of_previous_record(records: list[RequestRecord]) -> None:
-    lines = RecordEncoder()
+def test_encode_record_line_is_independent_of_previous_record(records: list[RequestRecord]) -> None:
     for record in (*records, *records[::-1]):
-        assert json.loads(lines.encode(record) + b"}") == expected_fields(record)
+        assert json.loads(encode_record(record) + b"}") == expected_fields(record)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -255,6 +254,6 @@ def test_record_line_has_field_order_of_ledger_entry() -> None:
         bill=ZERO_BILL,
         from_cache=True,
     )
-    assert tuple(msgspec.json.decode(RecordEncoder().encode(record) + b"}")) == LedgerEntry.__struct_fields__
+    assert tuple(msgspec.json.decode(encode_record(record) + b"}")) == LedgerEntry.__struct_fields__
     assert entry_of(record).cost_usd == 0
     assert entry_of(record).from_cache

@@ -19,7 +19,7 @@ from svc.gateway.accounting import journal as journals
 from svc.gateway.accounting.bill import EMPTY_BILL, Bill
 from svc.gateway.accounting.ingest import JournalIngester, ingest_orphans, wait_for_journal_writers
 from svc.gateway.accounting.journal import Journal
-from svc.gateway.accounting.record import RecordEncoder, RequestRecord
+from svc.gateway.accounting.record import RequestRecord, encode_record
 from svc.gateway.proxy.clock import TICK_SECONDS
 from svc.stores.database import journal_lines
 from svc.stores.database.base import LedgerEntry, StoreUnavailable
@@ -60,7 +60,7 @@ def record(
 
 
 def write(journal: Journal, one: RequestRecord) -> None:
-    journal.append(RecordEncoder().encode(one) + b"}\n", one)
+    journal.append(encode_record(one) + b"}\n", one)
 
 
 def entries_in(batch: EntryBatch) -> list[LedgerEntry]:
@@ -212,7 +212,7 @@ def test_ingest_random_failures_and_rotations_adds_each_entry_once(
             usage = TokenUsage(dice.randrange(100), dice.randrange(100))
             bill = Bill(usage, dice.randrange(10**9) / 10**9)
             made.append(one := record(number, number * 9.0, dice.choice(KEYS[: 1 + seed % 3]), bill=bill))
-            line = RecordEncoder().encode(one) + b"}\n"
+            line = encode_record(one) + b"}\n"
             journal.append(line, one if dice.random() < 0.95 else None)
             match dice.randrange(60):
                 case 0 | 1 | 2 | 3:
@@ -300,7 +300,7 @@ def test_ingest_orphan_journal_is_ingested_while_new_lines_arrive(tmp_path: Path
     with contextlib.closing(WritingDatabase(tmp_path / "svc.db")) as database:
         database.migrate()
         with open_journal(tmp_path / "journal") as orphan:
-            orphan.append(RecordEncoder().encode(record(1000, 0)) + b"}\n")
+            orphan.append(encode_record(record(1000, 0)) + b"}\n")
         with open_journal(tmp_path / "journal") as journal:
             database.journal = journal
             write(journal, record(0, 0))

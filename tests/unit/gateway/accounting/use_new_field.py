@@ -12,7 +12,7 @@ from typing import Any
 
 from svc.gateway.accounting.bill import Bill
 from svc.gateway.accounting.journal import Journal
-from svc.gateway.accounting.record import RecordEncoder, RequestRecord
+from svc.gateway.accounting.record import RequestRecord, encode_record
 from svc.gateway.endpoints.openapi import openapi_document
 from svc.keys.usage_query import parse_usage_query
 from svc.stores.database import journal_lines
@@ -30,7 +30,7 @@ def main(field: str, home: Path) -> dict[str, Any]:
     journal.start_new_file()
     for number, count in enumerate(COUNTS):
         record = _record(number, Bill(TokenUsage(10, 5).add(TokenUsage(**{field: count})), 0.25))
-        journal.append(RecordEncoder().encode(record) + b"}\n", record)
+        journal.append(encode_record(record) + b"}\n", record)
     journal.seal_segment()
     (summary,) = journal.summaries
     data = journal.path.read_bytes()
