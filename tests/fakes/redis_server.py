@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import pytest
 
 from tests.fakes.ports import closed_port
 
@@ -28,12 +31,29 @@ def server_binary() -> Path:
     raise RuntimeError("there is no Redis to test with: install the group `dev` of pyproject.toml")
 
 
+def tls_server_binary() -> Path:
+    """Return the path of Debian's Redis, which has TLS. Skips the test without it."""
+    found = shutil.which("redis-server")
+    if found is None:
+        pytest.skip("Redis with TLS is missing: apt-get install redis-server")
+    return Path(found)
+
+
+def send_command(port: int, command: str) -> bytes:
+    """Send a command to a server on loopback and return the raw reply, up to 64 KiB."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as one:
+        one.sendall(command.encode() + b"\r\n")
+        return one.recv(65536)
+
+
 class RedisServer:
     """A server without persistence: it is empty after a restart."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, tls_file: Path | None = None) -> None:
+        """`tls_file` has the server's certificate and key, and is the only CA of clients. It needs Debian's Redis."""
         self.port = closed_port()
         self._options = options
+        self._tls_file = tls_file
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,7 +69,13 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server and wait until it responds. Raises RuntimeError."""
-        command = [str(server_binary()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options]
+        port_options = ["--port", str(self.port)]
+        if self._tls_file is not None:
+            port_options = ["--port", "0", "--tls-port", str(self.port)]
+            for name in ("cert", "key", "ca-cert"):
+                port_options += [f"--tls-{name}-file", str(self._tls_file)]
+        binary = server_binary() if self._tls_file is None else tls_server_binary()
+        command = [str(binary), *port_options, "--bind", "127.0.0.1", "--save", "", *self._options]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
@@ -61,6 +87,8 @@ class RedisServer:
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as one:
+                if self._tls_file is not None:
+                    return True
                 one.sendall(b"PING\r\n")
                 return bool(one.recv(64))
         except OSError:
@@ -68,9 +96,7 @@ class RedisServer:
 
     def tell(self, command: str) -> bytes:
         """Send a command and return the raw reply."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as one:
-            one.sendall(command.encode() + b"\r\n")
-            return one.recv(65536)
+        return send_command(self.port, command)
 
     def kill(self) -> None:
         """Kill the server. All data is lost."""

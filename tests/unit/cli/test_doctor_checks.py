@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
+from tests.fakes.redis_groups import RedisCluster, RedisSentinels
 from tests.fakes.redis_server import RedisServer
 
 from svc.cli import _doctor_checks, main
@@ -125,6 +126,27 @@ def test_doctor_redis_wrong_password_or_timeout_is_error(
         server.thaw()
         assert status == 1
         assert "2 s" in found["redis"]["says"]
+
+
+def test_doctor_redis_sentinel_and_cluster_are_checked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with RedisSentinels(tmp_path) as sentinels:
+        monkeypatch.setenv("SVC_REDIS_URL", sentinels.url)
+        status, found = run_doctor(capsys)
+        assert (status, found["redis"]["state"]) == (0, "ok")
+        assert "mymaster of 127.0.0.1:" in found["redis"]["says"]
+        monkeypatch.setenv("SVC_REDIS_URL", sentinels.url.replace("mymaster", "other"))
+        status, found = run_doctor(capsys)
+        assert status == 1
+        assert "No master found for 'other'" in found["redis"]["says"]
+    with RedisCluster(tmp_path) as cluster:
+        monkeypatch.setenv("SVC_REDIS_URL", cluster.url)
+        status, found = run_doctor(capsys)
+        assert (status, found["redis"]["state"]) == (0, "ok")
+    status, found = run_doctor(capsys)
+    assert status == 1
+    assert "No server describes the cluster" in found["redis"]["says"]
 
 
 def test_doctor_bucket_down_names_bucket_and_endpoint(

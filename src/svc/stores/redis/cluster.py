@@ -21,7 +21,7 @@ from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.address import RedisAddress
 from svc.stores.redis.base import CommandArgument, OnReply, OnSlow, RedisClient, RedisReply, RedisReplyError
 from svc.stores.redis.connection import PROBE_KEY, RedisConnection
-from svc.stores.redis.discovery import read_slots
+from svc.stores.redis.discovery import Host, SlotRange, read_slots
 
 log = logging.getLogger("svc.stores")
 
@@ -33,8 +33,6 @@ MIN_REFRESH_SECONDS = 0.2
 MAX_REDIRECTIONS = 5
 RETRY_SECONDS = 0.01
 MAX_PROBE_KEYS = 100_000
-
-Host = tuple[str, int]
 
 
 class ClusterClient(RedisClient):
@@ -79,10 +77,12 @@ class ClusterClient(RedisClient):
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
 
     async def check_connection(self) -> None:
-        for first, _, host in await read_slots(self._address, self._address.hosts):
-            self._primaries[first] = host
-        for host in dict.fromkeys(filter(None, self._primaries)):
+        ranges = await read_slots(self._address, self._address.hosts)
+        self._set_primaries(ranges)
+        for host in dict.fromkeys(host for _, _, host in ranges):
             await self._create_node(host).check_connection()
+        if None in self._primaries:
+            raise StoreUnavailable("The cluster does not have all slots.")
 
     def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
         self._send_to(self._primaries[_slot_of(arguments)], on_reply, arguments, on_slow, MAX_REDIRECTIONS)
@@ -165,15 +165,17 @@ class ClusterClient(RedisClient):
             self._reported_reason = str(error)
             return
         self._reported_reason = ""
-        primaries: list[Host | None] = [None] * SLOTS
-        for first, last, host in ranges:
-            primaries[first : last + 1] = [host] * (last + 1 - first)
-        self._primaries = primaries
+        self._set_primaries(ranges)
         current = {host for _, _, host in ranges}
         for host in current - self._nodes.keys():
             self._add_node(host)
         for host in self._nodes.keys() - current:
             await self._nodes.pop(host).close()
+
+    def _set_primaries(self, ranges: list[SlotRange]) -> None:
+        self._primaries = [None] * SLOTS
+        for first, last, host in ranges:
+            self._primaries[first : last + 1] = [host] * (last + 1 - first)
 
     def _add_node(self, host: Host) -> None:
         """Create the connection to a server. Until it is connected, its commands fail."""

@@ -18,8 +18,12 @@ from svc.stores.redis.connection import read_password
 DISCOVERY_TIMEOUT_SECONDS = 0.5
 """Timeout of each connect and of each reply, before the next server is asked."""
 
+Host = tuple[str, int]
+SlotRange = tuple[int, int, Host]
+"""First slot, last slot, and their primary."""
 
-async def find_primary(address: RedisAddress) -> tuple[str, int]:
+
+async def find_primary(address: RedisAddress) -> Host:
     """Return host and port of Sentinel's primary. Raises StoreUnavailable."""
     options = _client_options(address) | {
         "username": address.sentinel_user,
@@ -36,8 +40,8 @@ async def find_primary(address: RedisAddress) -> tuple[str, int]:
     return str(host), int(port)
 
 
-async def read_slots(address: RedisAddress, hosts: Iterable[tuple[str, int]]) -> list[tuple[int, int, tuple[str, int]]]:
-    """Return first slot, last slot and primary of each range, from the first server that replies.
+async def read_slots(address: RedisAddress, hosts: Iterable[Host]) -> list[SlotRange]:
+    """Return all ranges of slots, from the first server that replies.
 
     Raises StoreUnavailable if none of `hosts` does.
     """
@@ -51,16 +55,21 @@ async def read_slots(address: RedisAddress, hosts: Iterable[tuple[str, int]]) ->
             continue
         finally:
             await client.aclose()
-        ranges = []
-        for (first, last), nodes in reply.items():
-            primary_host, primary_port = nodes["primary"][:2]
-            if primary_host in ("", "?", None):  # the server does not know its own name
-                primary_host = host
-            ranges.append((int(first), int(last), (str(primary_host), int(primary_port))))
-        if ranges:
-            return ranges
+        if reply:
+            return [_parse_range(each, host) for each in reply]
         reason = f"{host}:{port} has no slots"
     raise StoreUnavailable(f"No server describes the cluster: {reason}")
+
+
+def _parse_range(reply: Any, asked_host: str) -> SlotRange:
+    """Parse the description of a range. Raises StoreUnavailable."""
+    try:
+        first, last, (host, port, *_), *_ = reply
+        name = (host or b"").decode()
+        # Empty or "?": the server does not know its own name.
+        return int(first), int(last), (asked_host if name in ("", "?") else name, int(port))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise StoreUnavailable(f"{asked_host} sent an unexpected description of the cluster.") from error
 
 
 def _client_options(address: RedisAddress) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""Sentinel and Redis Cluster with real servers: failover and the migration of slots, under load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from redis.crc import key_slot
+
+from svc.errors import SvcError
+from svc.gateway.limits.rate_limiter import Reservation
+from svc.settings import LimitSettings
+from svc.stores.database.factory import open_state_database
+from svc.stores.database.thread import DatabaseThread
+from svc.stores.redis.base import RedisClient
+from svc.stores.redis.factory import open_redis
+from svc.wire.key import ApiKey
+from tests.contracts.test_rate_limiter import CHEAP, LimiterHarness, backends_of, routing_info
+from tests.fakes.redis_groups import RedisCluster, RedisSentinels
+
+CHAIN = backends_of(CHEAP)
+RPM = 50
+"""The limit of each limited key, far below the load."""
+
+
+async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def machines(url: str, folder: Path) -> AsyncIterator[list[tuple[RedisClient, LimiterHarness]]]:
+    """Run the limiters of two machines."""
+    database = DatabaseThread(open_state_database({}, folder), "books")
+    found = []
+    for _ in range(2):
+        redis = open_redis(url)
+        await redis.start()
+        found.append((redis, LimiterHarness(LimitSettings(), database, redis, CHAIN)))
+    yield found
+    for redis, harness in found:
+        await harness.limiter.close()
+        await redis.close()
+    await database.close()
+
+
+class Load:
+    """Sends requests of an unlimited and of several limited keys to all machines, until `stop`."""
+
+    def __init__(self, harnesses: list[LimiterHarness], keys: int) -> None:
+        self.free = [ApiKey(f"free{number}", "free", rpm=1_000_000, budget_usd=1000.0) for number in range(keys)]
+        self.limited = [ApiKey(f"limited{number}", "limited", rpm=RPM) for number in range(keys)]
+        self.admitted: dict[str, int] = {}
+        self.refused: list[SvcError] = []
+        """Errors of keys whose limits are not reached."""
+        self.slowest = 0.0
+        self._stopped = False
+        self._tasks = [asyncio.create_task(self._send(harness, offset)) for harness in harnesses for offset in (0, 1)]
+
+    async def _send(self, harness: LimiterHarness, number: int) -> None:
+        while not self._stopped:
+            number += 1
+            for keys in (self.free, self.limited):
+                key = keys[number % len(keys)]
+                started_at = time.monotonic()
+                found = await harness.admit(key, routing_info(10), CHAIN)
+                self.slowest = max(self.slowest, time.monotonic() - started_at)
+                if isinstance(found, Reservation):
+                    self.admitted[key.id] = self.admitted.get(key.id, 0) + 1
+                    found.commit(5, 0.0001)
+                elif keys is self.free or found.status != 429:
+                    self.refused.append(found)
+            await asyncio.sleep(0.002)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        await asyncio.gather(*self._tasks)
+
+
+async def test_rate_limiter_sentinel_failover_under_load_refuses_nothing(tmp_path: Path) -> None:
+    with RedisSentinels(tmp_path) as servers:
+        async with machines(servers.url, tmp_path) as found:
+            assert not any(redis.is_down for redis, _ in found)
+            load = Load([harness for _, harness in found], keys=3)
+            await asyncio.sleep(1)
+            servers.primary.kill()
+            await until(lambda: all(redis.is_down for redis, _ in found))
+            await until(lambda: not any(redis.is_down for redis, _ in found))
+            await asyncio.sleep(1)
+            await load.stop()
+            # The new primary counts.
+            assert any(b"svc:key:free0" in replica.tell("KEYS svc:key:free0") for replica in servers.replicas)
+        assert load.refused == []
+        assert load.slowest < 1
+        assert all(RPM <= load.admitted[key.id] <= 2 * RPM for key in load.limited), load.admitted
+
+
+async def test_rate_limiter_cluster_failover_under_load_refuses_nothing(tmp_path: Path) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        async with machines(cluster.url, tmp_path) as found:
+            assert not any(redis.is_down for redis, _ in found)
+            load = Load([harness for _, harness in found], keys=12)  # on all primaries
+            await asyncio.sleep(1)
+            lost = cluster.primary_of(key_slot(b"svc:key:limited0"))
+            lost.kill()
+            await until(lambda: all(redis.is_down for redis, _ in found))
+            await until(lambda: not any(redis.is_down for redis, _ in found))
+            await asyncio.sleep(1)
+            await load.stop()
+            assert load.refused == []
+            assert load.slowest < 1
+            assert all(RPM <= load.admitted[key.id] <= 2 * RPM for key in load.limited), load.admitted
+            primaries = {cluster.primary_of(key_slot(f"svc:key:{key.id}".encode())).port for key in load.free}
+            assert len(primaries) == 3
+
+
+async def test_rate_limiter_cluster_slot_migration_under_load_is_exact(tmp_path: Path) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        async with machines(cluster.url, tmp_path) as found:
+            load = Load([harness for _, harness in found], keys=2)
+            await asyncio.sleep(0.3)
+            for key in ("free0", "limited0", "free1"):
+                slot = key_slot(f"svc:key:{key}".encode())
+                source = cluster.primary_of(slot)
+                target = next(server for server in cluster.primaries if server is not source)
+                await asyncio.to_thread(migrate_slot, cluster, slot, source.port, target.port)
+                await asyncio.sleep(0.3)
+            await load.stop()
+            assert not any(redis.is_down for redis, _ in found)
+            assert load.refused == []
+            assert all(load.admitted[key.id] == RPM for key in load.limited), load.admitted
+            for key_ in load.free:
+                usage = await found[0][1].usage(key_)
+                assert (usage.requests, usage.running) == (load.admitted[key_.id], 0)
+
+
+def migrate_slot(cluster: RedisCluster, slot: int, source_port: int, target_port: int) -> None:
+    """Move a slot with its keys, in the order of the cluster specification."""
+    servers = {server.port: server for server in cluster.primaries}
+    source, target = servers[source_port], servers[target_port]
+    target.tell(f"CLUSTER SETSLOT {slot} IMPORTING {cluster.node_id(source)}")
+    source.tell(f"CLUSTER SETSLOT {slot} MIGRATING {cluster.node_id(target)}")
+    time.sleep(0.2)  # requests of both phases meet the half-moved slot
+    keys = source.tell(f"CLUSTER GETKEYSINSLOT {slot} 100").split(b"\r\n")[2::2]
+    for key in keys:
+        source.tell(f"MIGRATE 127.0.0.1 {target.port} {key.decode()} 0 5000")
+    time.sleep(0.2)
+    for server in (target, source, *cluster.primaries):
+        server.tell(f"CLUSTER SETSLOT {slot} NODE {cluster.node_id(target)}")
+
+
+async def test_redis_connection_cluster_with_plain_url_names_scheme(tmp_path: Path) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        redis = open_redis(cluster.url.replace("redis+cluster", "redis").partition(",")[0])
+        await redis.start()
+        for number in range(20):
+            if redis.is_down:
+                break
+            with contextlib.suppress(SvcError, OSError):
+                await redis.execute("SET", f"svc:{number}", "1")
+        assert redis.is_down
+        await redis.close()
