@@ -81,6 +81,13 @@ def test_upload_unsupported_granularity_is_rejected(
     assert (refusal.value.code, refusal.value.param) == ("invalid_request", "timestamp_granularities")
 
 
+def test_upload_words_without_verbose_json_are_rejected(client: openai.OpenAI, clips: dict[str, Path]):
+    with pytest.raises(openai.BadRequestError, match="verbose_json"):
+        client.audio.transcriptions.create(
+            model=MODEL, file=clips["en-hello-world"], response_format="json", timestamp_granularities=["word"]
+        )
+
+
 def test_upload_logprobs_are_rejected(client: openai.OpenAI, clips: dict[str, Path]):
     with pytest.raises(openai.BadRequestError) as refusal:
         client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], include=["logprobs"])

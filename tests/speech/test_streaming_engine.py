@@ -31,18 +31,18 @@ def test_streaming_engine_partials_are_prefixes_of_final_text(folder: Path, clip
     samples = np.frombuffer(material.read_pcm(clips["en-counting"]), "<i2").astype(np.float32) / 32768
     engine = sherpa_online.load(detect_model(folder))
     segment = engine.begin_segment("en")
-    partials = [segment.decode_partial(samples[:size]) for size in range(0, len(samples), 4000)]
+    partials = [segment.decode_partial(samples[:size]).text for size in range(0, len(samples), 4000)]
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(partials))
     assert partials[3] != partials[-1]
     assert (
-        segment.decode_final(samples)
-        == engine.begin_segment(None).decode_final(samples)
+        segment.decode_final(samples).text
+        == engine.begin_segment(None).decode_final(samples).text
         == "mi ti sol mi mi ut ut mi re la fa la mi"
     )
     cut = engine.begin_segment(None)
     cut.decode_partial(samples)
     shorter = samples[:12000]  # less audio than the partial had
-    assert cut.decode_final(shorter) == engine.begin_segment(None).decode_final(shorter)
+    assert cut.decode_final(shorter).text == engine.begin_segment(None).decode_final(shorter).text
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,14 @@ def counting(clips: dict[str, Path]) -> Any:
 def test_streaming_engine_each_family_decodes_partials_and_final(toy_model: Any, tmp_path: Path, counting: Any):
     engine = sherpa_online.load(detect_model(toy_model.make(tmp_path / "model")))
     segment = engine.begin_segment(None)
-    partials = [segment.decode_partial(counting[:size]) for size in range(0, len(counting), 4000)]
+    partials = [segment.decode_partial(counting[:size]).text for size in range(0, len(counting), 4000)]
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(partials))
-    final = segment.decode_final(counting)
-    assert final == engine.begin_segment(None).decode_final(counting)
+    final = segment.decode_final(counting).text
+    assert final == engine.begin_segment(None).decode_final(counting).text
     assert final.startswith(partials[-1])
     assert len(final) > 10
     assert set(final) <= set(toy_transducer.NOTES)
-    assert engine.begin_segment(None).decode_final(np.zeros(16000, np.float32)) == ""
+    assert engine.begin_segment(None).decode_final(np.zeros(16000, np.float32)).text == ""
 
 
 def test_streaming_engine_hot_words_are_preferred(tmp_path: Path, counting: Any):
@@ -73,6 +73,7 @@ def test_streaming_engine_hot_words_are_preferred(tmp_path: Path, counting: Any)
         sherpa_online.load(detect_model(toy_transducer.make(tmp_path / name, **options)))
         .begin_segment(None)
         .decode_final(counting)
+        .text
         for name, options in (("plain", search), ("hinted", hints))
     )
     assert hinted.count(hot_word) > plain.count(hot_word)
@@ -91,7 +92,18 @@ async def test_session_each_streaming_family_is_transcribed(
             await client.socket.send(audio[place : place + 6400])
             await asyncio.sleep(0.05)
         await client.send_message(type="flush")
-        final = (await client.wait_for("final"))["text"]
+        message = await client.wait_for("final")
+        final = message["text"]
+        await client.send_audio(audio)
+        await client.send_message(type="flush")
+        second = await client.wait_for("final")
+    if toy_model is toy_transducer:  # Paraformer reports no times
+        assert "".join(word["word"] for word in message["words"]) == final
+        starts = [word["start_ms"] for word in message["words"] + second["words"]]
+        assert starts == sorted(starts)
+        assert second["words"][0]["start_ms"] >= message["duration_ms"]
+    else:
+        assert "words" not in message
     assert len(final) > 5
     assert set(final) <= set(toy_transducer.NOTES)
     assert len({partial["text"] for partial in client.partials()}) > 3

@@ -27,6 +27,22 @@ def test_whisper_upload_segments_have_model_probabilities(gateway: Gateway, clip
         assert 0 < segment.no_speech_prob < 1
 
 
+def test_whisper_upload_words_have_times(gateway: Gateway, clips: dict[str, Path], whisper: Path):
+    with openai.OpenAI(base_url=gateway.address + "/v1", api_key=KEY, max_retries=0) as client:
+        response = client.audio.transcriptions.create(
+            model="whisper-base",
+            file=clips["en-quick-brown-fox"],
+            response_format="verbose_json",
+            timestamp_granularities=["word"],
+        )
+    assert response.words
+    assert response.segments is None
+    assert material.words(" ".join(word.word for word in response.words)) == material.words(response.text)
+    times = [time for word in response.words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert 0 <= times[0] < times[-1] <= response.duration
+
+
 async def test_whisper_session_spanish_is_transcribed(gateway: Gateway, clips: dict[str, Path], whisper: Path):
     async with session(gateway) as client:
         await client.send_message(type="config", model="whisper-base", language="es-MX")

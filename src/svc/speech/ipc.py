@@ -7,11 +7,13 @@ worker:  ModelLoaded | ModelLoadFailed · (AudioProcessed | RecognitionHypothesi
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import msgspec
 
 from svc.speech.audio import AudioFormat
 from svc.speech.model import RecognitionModel
+from svc.wire.speech import WordTime
 
 _FRAME_LENGTH = struct.Struct("<I")
 MAX_IPC_FRAME_BYTES = 8 << 20
@@ -36,6 +38,8 @@ class OpenStream(_IpcMessage, frozen=True):
     language: str | None
     format: AudioFormat
     live: bool
+    with_words: bool = False
+    """Whether the engine must compute the times of words, if that costs extra."""
 
 
 class FeedAudio(_IpcMessage, frozen=True):
@@ -100,6 +104,14 @@ class DecodingDetails(msgspec.Struct, frozen=True, array_like=True):
     """The language that the engine detected (ISO 639-1)."""
 
 
+class Hypothesis(NamedTuple):
+    """The result of a decoding. `words`: in milliseconds from the start of the segment. None if they are unknown."""
+
+    text: str
+    details: DecodingDetails = DecodingDetails()
+    words: tuple[WordTime, ...] | None = None
+
+
 class TranscriptSegment(msgspec.Struct, frozen=True, array_like=True):
     """A segment of speech, in milliseconds from the beginning of the utterance."""
 
@@ -107,6 +119,7 @@ class TranscriptSegment(msgspec.Struct, frozen=True, array_like=True):
     end_ms: int
     text: str
     details: DecodingDetails = DecodingDetails()
+    words: tuple[WordTime, ...] | None = None
 
 
 class FinalTranscript(_IpcMessage, frozen=True):
@@ -116,6 +129,16 @@ class FinalTranscript(_IpcMessage, frozen=True):
     text: str
     chunk_count: int
     segments: tuple[TranscriptSegment, ...]
+
+    @property
+    def words(self) -> tuple[WordTime, ...] | None:
+        """The times of all words, or None if those of a segment are unknown."""
+        words: list[WordTime] = []
+        for segment in self.segments:
+            if segment.words is None:
+                return None
+            words += segment.words
+        return tuple(words)
 
 
 class RecognitionFailed(_IpcMessage, frozen=True):

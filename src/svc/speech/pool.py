@@ -131,13 +131,17 @@ class SpeechWorkerPool:
         language: str | None,
         format_: AudioFormat = LIVE_AUDIO_FORMAT,
         live: bool = True,
+        with_words: bool = False,
     ) -> WorkerSlot:
         """Open a stream on a worker with the model, which is started if necessary. Raises SpeechFailed, RateLimited."""
         process = await (await self._workers_for(model)).acquire_process()
         if process.open_streams >= process.max_streams:
             raise RateLimited("All speech sessions of this model are in use. Try again later.", retry_after=5)
         return WorkerSlot(
-            process, process.open_stream(listener, vad=vad, language=language, format_=format_, live=live)
+            process,
+            process.open_stream(
+                listener, vad=vad, language=language, format_=format_, live=live, with_words=with_words
+            ),
         )
 
     async def preload(self, model: RecognitionModel) -> None:

@@ -87,10 +87,14 @@ class SpeechSession:
         self._aligner = SampleAligner()
         self._epoch = 0
         self._worker_losses = 0
+        self._received_bytes = 0
+        """Bytes since the last `config`."""
         self._utterance_bytes = 0
         """Bytes of the current utterance."""
         self._pending_flush_bytes: deque[int] = deque()
         """The size in bytes of each utterance whose flush is pending."""
+        self._pending_flush_starts: deque[int] = deque()
+        """The bytes before each of these utterances."""
         self._idle_timeout, self._last_message_at, self._session_deadline = idle_timeout, now, now + max_duration
         self._reset_transcript()
 
@@ -98,6 +102,8 @@ class SpeechSession:
         """Start a new utterance. The worker may still be processing the previous one."""
         self._partial_count = 0
         self._stable_text = ""
+        self._has_word_times = True
+        """Whether one worker has received the whole utterance."""
         self._carried_text = ""
         """The stable text of this utterance from a worker that died."""
 
@@ -140,6 +146,7 @@ class SpeechSession:
             self._start_opening(wire.ConfigMessage())
             return False
         if self.state == "live":
+            self._received_bytes += len(data)
             self._utterance_bytes += len(data)
             if samples := self._aligner.push(data):
                 self._actions.append(SendAudio(samples))
@@ -171,7 +178,7 @@ class SpeechSession:
             self._actions.append(ReleaseWorker())
         self._aligner = SampleAligner()
         self._worker_losses = 0
-        self._utterance_bytes = 0
+        self._received_bytes = self._utterance_bytes = 0
         self._reset_transcript()
         self._start_opening(config)
         return True
@@ -196,6 +203,7 @@ class SpeechSession:
             self._actions.append(SendToClient(wire.Final("", 0, 0)))
             return True
         self._pending_flush_bytes.append(self._utterance_bytes)
+        self._pending_flush_starts.append(self._received_bytes - self._utterance_bytes)
         self._utterance_bytes = 0
         self._actions.append(FlushWorker())
         return True
@@ -241,20 +249,24 @@ class SpeechSession:
         self._actions.append(SendToClient(wire.Partial(text, is_stable, self._partial_count)))
         self._partial_count += 1
 
-    def on_final(self, text: str, chunk_count: int) -> None:
-        """Handle the final for the oldest flush."""
+    def on_final(self, text: str, chunk_count: int, words: tuple[wire.WordTime, ...] | None = None) -> None:
+        """Handle the final for the oldest flush. The times of `words` count from the start of the utterance."""
         if not self._pending_flush_bytes:
             return
         self._worker_losses = 0
-        self._send_final(join_texts(self._carried_text, text), chunk_count)
+        self._send_final(join_texts(self._carried_text, text), chunk_count, words if self._has_word_times else None)
         self._process_pending()
 
-    def _send_final(self, text: str, chunk_count: int) -> None:
-        utterance_bytes = self._pending_flush_bytes.popleft()
-        self._reset_transcript()
-        self._actions.append(
-            SendToClient(wire.Final(text, round(utterance_bytes * 1000 / BYTES_PER_SECOND), chunk_count))
+    def _send_final(self, text: str, chunk_count: int, words: tuple[wire.WordTime, ...] | None = None) -> None:
+        utterance_ms, start_ms = (
+            round(pending.popleft() * 1000 / BYTES_PER_SECOND)
+            for pending in (self._pending_flush_bytes, self._pending_flush_starts)
         )
+        self._reset_transcript()
+        shifted = tuple(
+            wire.WordTime(word.word, word.start_ms + start_ms, word.end_ms + start_ms) for word in words or ()
+        )
+        self._actions.append(SendToClient(wire.Final(text, utterance_ms, chunk_count, shifted or None)))
 
     def on_recognition_failed(self, message: str) -> None:
         """Handle a failure of the engine on some audio. The session continues."""
@@ -269,6 +281,7 @@ class SpeechSession:
         while self._pending_flush_bytes:
             self._send_final(self._stable_text, 0)
         self._carried_text = self._stable_text
+        self._has_word_times = not self._utterance_bytes
         self._worker_losses += 1
         if self._worker_losses > MAX_CONSECUTIVE_WORKER_LOSSES:
             self.state = "refused"

@@ -30,9 +30,9 @@ from svc.speech.endpointer import (
 from svc.speech.engines.base import RecognitionEngine
 from svc.speech.ipc import (
     AudioProcessed,
-    DecodingDetails,
     FinalTranscript,
     FlushStream,
+    Hypothesis,
     RecognitionHypothesis,
     ResetStream,
     TranscriptSegment,
@@ -41,6 +41,7 @@ from svc.speech.ipc import (
 from svc.speech.resample import Resampler, Samples, to_mono_floats
 from svc.speech.stable_prefix import StablePrefix, join_texts
 from svc.speech.vad import VoiceActivityDetector
+from svc.wire.speech import WordTime
 
 PREDECODE_SILENCE_WINDOWS, MAX_TRAILING_SILENCE_WINDOWS = 4, 6
 """Silence after which a segment is decoded before a flush, and silence that is decoded with it at most, in windows.
@@ -64,8 +65,8 @@ class DecodeJob(NamedTuple):
     """Work for the engine. Call `decode` in any thread, then the stream's `complete_job` in its own thread."""
 
     stream: RecognitionStream
-    decode: Callable[[], str]
-    on_decoded: Callable[[str | None], None]
+    decode: Callable[[], Hypothesis]
+    on_decoded: Callable[[Hypothesis | None], None]
     is_background: bool
     """Whether nothing waits for it: neither the first partial of a segment nor a decode that a flush may use."""
 
@@ -84,10 +85,12 @@ class RecognitionStream:
         language: str | None = None,
         format_: AudioFormat | None = None,
         live: bool = True,
+        with_words: bool = False,
     ) -> None:
         self.stream_id = stream_id
         self.detector = detector
         self._engine, self._language, self._emit, self._live = engine, language, emit, live
+        self._with_words = with_words
         self._format = format_ or AudioFormat()
         self._resampler = Resampler(self._format.rate)
         self._inbox: deque[bytes | FlushStream | ResetStream] = deque()
@@ -115,7 +118,8 @@ class RecognitionStream:
         self._last_work_at = time.monotonic()
 
     def _begin_segment(self) -> None:
-        self._segment_decoder = self._engine.begin_segment(self._language)
+        self._segment_decoder = self._engine.begin_segment(self._language, with_words=self._with_words)
+        self._last_hypothesis = Hypothesis("")
         self._stable_prefix = StablePrefix()
         self._scheduled_windows = 0
         """Windows in the newest scheduled hypothesis, then windows in the newest completed one."""
@@ -293,19 +297,19 @@ class RecognitionStream:
         if job := self.start_work():
             self.complete_job(job, job.decode())
 
-    def complete_job(self, job: DecodeJob, text: str | None) -> None:
-        """Handle the text of a completed job. None if the engine failed."""
+    def complete_job(self, job: DecodeJob, hypothesis: Hypothesis | None) -> None:
+        """Handle the hypothesis of a completed job. None if the engine failed."""
         if job.is_background:
             self._has_background_job = False
         else:
             self._has_urgent_job = False
-        job.on_decoded(text)
+        job.on_decoded(hypothesis)
 
     def _create_job(
         self,
-        decode: Callable[[Samples], str],
+        decode: Callable[[Samples], Hypothesis],
         samples: Samples,
-        on_decoded: Callable[[str | None], None],
+        on_decoded: Callable[[Hypothesis | None], None],
         *,
         is_background: bool = False,
     ) -> DecodeJob:
@@ -320,13 +324,14 @@ class RecognitionStream:
         scheduled = self._scheduled_windows = self._endpointer.length
         length, prefix, started_at = self._decodable_length(), self._stable_prefix, time.monotonic()
 
-        def on_decoded(text: str | None) -> None:
+        def on_decoded(hypothesis: Hypothesis | None) -> None:
             if self._stable_prefix is not prefix:
                 return  # the segment is over
             self._decode_seconds = time.monotonic() - started_at
-            if text is not None and scheduled > self._decoded_windows:  # else a newer hypothesis was faster
+            if hypothesis is not None and scheduled > self._decoded_windows:  # else a newer hypothesis was faster
                 self._decoded_windows = scheduled
-                self._emit_hypothesis(prefix, length / WINDOWS_PER_SECOND, text)
+                self._last_hypothesis = hypothesis
+                self._emit_hypothesis(prefix, length / WINDOWS_PER_SECOND, hypothesis.text)
 
         return self._create_job(
             self._segment_decoder.decode_partial,
@@ -348,9 +353,9 @@ class RecognitionStream:
     def _close_segment(self, samples: Samples) -> DecodeJob | None:
         """Decode the segment that has ended, unless its last hypothesis covers it."""
 
-        def on_decoded(text: str | None) -> None:
+        def on_decoded(hypothesis: Hypothesis | None) -> None:
             self._ended_segment = None
-            if self._finalize_segment(text, self._ended_span):
+            if self._finalize_segment(hypothesis, self._ended_span):
                 self._emit(RecognitionHypothesis(self.stream_id, self._epoch, self._transcript, True))
 
         if self._ended_is_covered:
@@ -358,13 +363,14 @@ class RecognitionStream:
             return None
         return self._create_job(self._segment_decoder.decode_final, samples, on_decoded)
 
-    def _finalize_segment(self, text: str | None, span: tuple[int, int]) -> str:
-        """Append the segment's text to the transcript and return it. Without a text, use the last hypothesis."""
-        prefix, details = self._stable_prefix, self._segment_decoder.details
+    def _finalize_segment(self, hypothesis: Hypothesis | None, span: tuple[int, int]) -> str:
+        """Append the segment's text to the transcript and return it. Without a hypothesis, use the last one."""
+        prefix, last_hypothesis = self._stable_prefix, self._last_hypothesis
         self._begin_segment()
-        if text is None:
-            text, details = prefix.text, DecodingDetails()
+        if hypothesis is None:
+            hypothesis, text = last_hypothesis, prefix.text
         else:  # words after the cut may be stable already: they begin the next segment
+            text = hypothesis.text
             self._stable_prefix = StablePrefix(prefix.stable_words_after(text) if self._endpointer.length else ())
         text = prefix.finish(text)
         self._transcript = join_texts(self._transcript, text)
@@ -373,7 +379,10 @@ class RecognitionStream:
             earliest_start = (
                 self._segments[-1].end_ms if self._segments else 0
             )  # the pre-roll may overlap the previous segment
-            self._segments.append(TranscriptSegment(max(start, earliest_start), end, text.strip(), details))
+            words = _shift_words(hypothesis.words, start) if _has_words_of(hypothesis, text) else None
+            self._segments.append(
+                TranscriptSegment(max(start, earliest_start), end, text.strip(), hypothesis.details, words)
+            )
         return text
 
     def _finish_utterance(self) -> DecodeJob | None:
@@ -385,8 +394,8 @@ class RecognitionStream:
         decodable = self._decodable_length()
         span = (self._position - endpointer.length, self._position - endpointer.length + decodable)
 
-        def on_decoded(text: str | None) -> None:
-            self._finalize_segment(text, span)
+        def on_decoded(hypothesis: Hypothesis | None) -> None:
+            self._finalize_segment(hypothesis, span)
             self._emit_final()
 
         if self._covers_last_word(self._decoded_windows, FLUSH_TAIL_WINDOWS):
@@ -399,3 +408,17 @@ class RecognitionStream:
     def _emit_final(self) -> None:
         self._emit(FinalTranscript(self.stream_id, self._transcript, self._chunk_count, tuple(self._segments)))
         self._discard_utterance()
+
+
+def _has_words_of(hypothesis: Hypothesis, text: str) -> bool:
+    """Return whether the words with times are those of the text. Stable words may differ from a later hypothesis."""
+    joined = " ".join(word.word for word in hypothesis.words or ())
+    return hypothesis.words is not None and _letters(joined) == _letters(text)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).lower()
+
+
+def _shift_words(words: tuple[WordTime, ...] | None, milliseconds: int) -> tuple[WordTime, ...]:
+    return tuple(WordTime(word.word, word.start_ms + milliseconds, word.end_ms + milliseconds) for word in words or ())

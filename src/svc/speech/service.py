@@ -121,6 +121,7 @@ class SpeechService:
         *,
         format_: AudioFormat = LIVE_AUDIO_FORMAT,
         live: bool = True,
+        with_words: bool = False,
     ) -> tuple[WorkerSlot, str, str | None]:
         """Return a worker slot, the model's name and the language. Raises what the catalog and the pool raise."""
         requested_model = (config.model or self.settings.default_model).partition("@")[0]
@@ -133,7 +134,9 @@ class SpeechService:
         if not key.may_use(model.name):
             raise _model_not_allowed(model.name)
         vad = config.vad is not False
-        slot = await self.pool.acquire_slot(model, listener, vad=vad, language=language, format_=format_, live=live)
+        slot = await self.pool.acquire_slot(
+            model, listener, vad=vad, language=language, format_=format_, live=live, with_words=with_words
+        )
         return slot, model.name, language
 
     def _explain_missing_model(

@@ -19,8 +19,14 @@ from svc.wire.error import encode_error_body
 TRANSCRIPT_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 
 
-def build_response(response_format: str, transcript: FinalTranscript, seconds: float, language: str | None) -> Response:
-    """Build the response to an upload of `seconds` seconds of audio."""
+def build_response(
+    response_format: str,
+    transcript: FinalTranscript,
+    seconds: float,
+    language: str | None,
+    granularities: Sequence[str] = ("segment",),
+) -> Response:
+    """Build the response to an upload of `seconds` seconds of audio. `granularities` selects parts of verbose_json."""
     match response_format:
         case "text":
             return Response(transcript.text + "\n", media_type="text/plain")
@@ -37,8 +43,16 @@ def build_response(response_format: str, transcript: FinalTranscript, seconds: f
                 "duration": round(seconds, 3),
                 "text": transcript.text,
                 "usage": _usage_object(seconds),
-                "segments": [_segment_object(number, segment) for number, segment in enumerate(transcript.segments)],
             }
+            if "segment" in granularities:
+                body["segments"] = [
+                    _segment_object(number, segment) for number, segment in enumerate(transcript.segments)
+                ]
+            if "word" in granularities:
+                body["words"] = [
+                    {"word": word.word, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
+                    for word in transcript.words or ()
+                ]
         case _:
             body = {"text": transcript.text, "usage": _usage_object(seconds)}
     return Response(msgspec.json.encode(body), media_type="application/json")

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import Receive
 
-from svc.errors import SpeechFailed, SvcError
+from svc.errors import InvalidRequest, SpeechFailed, SvcError
 from svc.speech import ipc
 from svc.speech.accounting import SpeechRequestStatus, TrackedSpeechRequest
 from svc.speech.audio_files import AudioSource, open_audio
@@ -90,7 +90,12 @@ class UploadTranscription:
                 open_audio(self._request.file.file, self._service.settings.max_upload_seconds)
             )
             self._slot, self.model, self.language = await self._service.acquire_slot(
-                self._key, self._request.config, self, format_=source.format, live=False
+                self._key,
+                self._request.config,
+                self,
+                format_=source.format,
+                live=False,
+                with_words="word" in self._request.granularities,
             )
             stack.callback(self._slot.release)
             stack.callback(self._result.cancel)
@@ -98,6 +103,10 @@ class UploadTranscription:
             self.seconds, self.warning = source.seconds, source.warning
             self._service.metrics.audio_seconds += source.seconds
             transcript: ipc.FinalTranscript = await self._wait_with_timeout(asyncio.shield(self._result))
+            if "word" in self._request.granularities and transcript.words is None:
+                raise InvalidRequest(
+                    f"The model {self.model!r} has no word timestamps. Use 'segment'.", param="timestamp_granularities"
+                )
             return transcript
 
     async def _send_audio(self, slot: WorkerSlot, source: AudioSource) -> None:

@@ -40,7 +40,7 @@ async def transcribe_upload(service: SpeechService, key: ApiKey, request: Reques
                 await stream.start(request.receive)
                 stream.resources = resources.pop_all()
                 return stream
-            return await _respond_whole(upload, recorder, request, transcription_request.response_format)
+            return await _respond_whole(upload, recorder, request, transcription_request)
     except SvcError as error:
         recorder.record_failure(error)
         raise
@@ -64,7 +64,7 @@ async def _read_form(request: Request, resources: AsyncExitStack) -> Transcripti
 
 
 async def _respond_whole(
-    upload: UploadTranscription, recorder: UploadRecorder, request: Request, response_format: str
+    upload: UploadTranscription, recorder: UploadRecorder, request: Request, form: TranscriptionRequest
 ) -> Response:
     """Return the complete transcript. If the client disconnects, cancel the work and raise ClientDisconnect."""
     transcription_task = asyncio.create_task(upload.run(), name="upload")
@@ -79,7 +79,9 @@ async def _respond_whole(
             task.cancel()
         await asyncio.gather(transcription_task, disconnect_task, return_exceptions=True)
     recorder.record_success()
-    response = transcript_formats.build_response(response_format, transcript, upload.seconds, upload.language)
+    response = transcript_formats.build_response(
+        form.response_format, transcript, upload.seconds, upload.language, form.granularities
+    )
     response.headers.update(recorder.headers)
     if upload.warning:
         response.headers["x-svc-warning"] = upload.warning

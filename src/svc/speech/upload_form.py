@@ -24,6 +24,8 @@ class TranscriptionRequest(msgspec.Struct, frozen=True):
     config: ConfigMessage
     response_format: str
     stream: bool
+    granularities: tuple[str, ...] = ("segment",)
+    """The parts of `verbose_json` that have times: `segment`, `word` or both."""
 
 
 def parse_upload_form(form: FormData) -> TranscriptionRequest:
@@ -41,7 +43,7 @@ def parse_upload_form(form: FormData) -> TranscriptionRequest:
         raise InvalidRequest(
             f"'stream' requires a 'response_format' of {' or '.join(STREAMABLE_RESPONSE_FORMATS)}.", param="stream"
         )
-    _check_granularities(form)
+    granularities = _parse_granularities(form, response_format)
     if _list_field(form, "include"):
         raise InvalidRequest("'include' is not supported: no model returns 'logprobs'.", param="include")
     return TranscriptionRequest(
@@ -49,16 +51,21 @@ def parse_upload_form(form: FormData) -> TranscriptionRequest:
         ConfigMessage(model=_text_field(form, "model"), language=_text_field(form, "language")),
         response_format,
         stream,
+        granularities,
     )
 
 
-def _check_granularities(form: FormData) -> None:
-    for value in _list_field(form, "timestamp_granularities"):
+def _parse_granularities(form: FormData, response_format: str) -> tuple[str, ...]:
+    values = _list_field(form, "timestamp_granularities")
+    for value in values:
         if value not in TIMESTAMP_GRANULARITIES:
             allowed = " or ".join(TIMESTAMP_GRANULARITIES)
             raise InvalidRequest(f"A timestamp granularity must be {allowed}.", param="timestamp_granularities")
-        if value == "word":
-            raise InvalidRequest("Word timestamps are not supported. Use 'segment'.", param="timestamp_granularities")
+        if value == "word" and response_format != "verbose_json":
+            raise InvalidRequest(
+                "Word timestamps require the 'response_format' verbose_json.", param="timestamp_granularities"
+            )
+    return tuple(values) or ("segment",)
 
 
 def _list_field(form: FormData, name: str) -> list[str]:

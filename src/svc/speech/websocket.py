@@ -287,7 +287,7 @@ class WebSocketSession:
 
     def on_final(self, message: ipc.FinalTranscript) -> None:
         self._final_due_since = self._loop.time()
-        self._session.on_final(message.text, message.chunk_count)
+        self._session.on_final(message.text, message.chunk_count, message.words)
         self._run_actions()
 
     def on_recognition_failed(self, message: str) -> None:

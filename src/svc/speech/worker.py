@@ -109,7 +109,7 @@ class SpeechWorker:
         stream = result.job.stream
         if self._streams.get(stream.stream_id) is stream:  # else the stream is closed
             self._changed_stream_ids.add(stream.stream_id)
-            stream.complete_job(result.job, result.text)
+            stream.complete_job(result.job, result.hypothesis)
             if result.error is not None:
                 self._send(ipc.RecognitionFailed(stream.stream_id, result.error))
 
@@ -144,6 +144,7 @@ class SpeechWorker:
             language=message.language,
             format_=message.format,
             live=message.live,
+            with_words=message.with_words,
         )
 
     def _run_turn(self) -> bool:
@@ -175,11 +176,11 @@ class SpeechWorker:
 
 
 class _DecodeResult(NamedTuple):
-    """The result of a job: the text, or the error message."""
+    """The result of a job: the hypothesis, or the error message."""
 
     thread: _InferenceThread
     job: DecodeJob
-    text: str | None
+    hypothesis: ipc.Hypothesis | None
     error: str | None = None
 
 

@@ -97,12 +97,19 @@ class WorkerProcess:
             raise
 
     def open_stream(
-        self, listener: RecognitionListener, *, vad: bool, language: str | None, format_: AudioFormat, live: bool
+        self,
+        listener: RecognitionListener,
+        *,
+        vad: bool,
+        language: str | None,
+        format_: AudioFormat,
+        live: bool,
+        with_words: bool,
     ) -> int:
         """Open a stream and return its id."""
         stream_id = next(self._stream_ids)
         self._listeners[stream_id] = listener
-        self._write_message(ipc.OpenStream(stream_id, vad, language, format_, live))
+        self._write_message(ipc.OpenStream(stream_id, vad, language, format_, live, with_words))
         return stream_id
 
     def send(self, message: ipc.FeedAudio | ipc.FlushStream | ipc.ResetStream) -> None:

@@ -2,7 +2,7 @@
 
 client:  config{model, language, vad, model_dir} · flush · reset · close          (JSON text frames; audio is binary)
 server:  ready{session_id, model, sample_rate} · partial{text, is_stable, chunk_index}
-         final{text, duration_ms, chunks_processed} · error{message, code} · closed{reason}
+         final{text, duration_ms, chunks_processed, words} · error{message, code} · closed{reason}
 
 docs/reference/speech-protocol.md is generated from the docstrings here.
 """
@@ -74,7 +74,15 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
     """The number of the event in its utterance, from 0. The gateway may skip numbers for a slow client."""
 
 
-class Final(msgspec.Struct, frozen=True, tag="final"):
+class WordTime(msgspec.Struct, frozen=True):
+    """When a word was spoken."""
+
+    word: str
+    start_ms: int
+    end_ms: int
+
+
+class Final(msgspec.Struct, frozen=True, tag="final", omit_defaults=True):
     """The transcript of a finished utterance. Sent after a `flush`."""
 
     text: str
@@ -83,6 +91,8 @@ class Final(msgspec.Struct, frozen=True, tag="final"):
     """Milliseconds of audio that the client sent for the utterance."""
     chunks_processed: int
     """How often the model decoded a part of the utterance."""
+    words: tuple[WordTime, ...] | None = None
+    """Each word with its start and end in milliseconds since the session's first audio, if the model reports times."""
 
 
 class ErrorEvent(msgspec.Struct, frozen=True, tag="error"):

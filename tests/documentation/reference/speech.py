@@ -17,7 +17,7 @@ CLIENT_EXAMPLES = (
 SERVER_EXAMPLES: tuple[speech.ServerMessage, ...] = (
     speech.ReadyEvent("sess_e0b43c8dec5160a74046a5b7", "moonshine-tiny-en"),
     speech.Partial("Hello.", is_stable=False, chunk_index=0),
-    speech.Final("Hello world", duration_ms=1143, chunks_processed=3),
+    speech.Final("Hello world", 1143, 3, (speech.WordTime("Hello", 320, 560), speech.WordTime("world", 640, 940))),
     speech.ErrorEvent("'vad' must be a boolean.", "invalid_request"),
     speech.ClosedEvent("client_close"),
 )

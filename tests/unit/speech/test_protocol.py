@@ -351,3 +351,33 @@ def test_session_any_message_order_answers_every_flush_once(events):
         assert driver.finals == driver.flushes
         assert driver.session.can_read
     assert driver.finals <= driver.flushes
+
+
+def test_session_words_count_from_first_audio_of_session():
+    session = live_session()
+    word = wire.WordTime("a", 10, 20)
+    for _ in range(2):
+        session.receive(bytes(3200), 0)
+        session.receive(FLUSH, 0)
+        session.take_actions()
+    session.on_final("a", 1, (word,))
+    session.on_final("a", 1, (word,))
+    first, second = sent_messages(session)
+    assert first.words == (word,)
+    assert second.words == (wire.WordTime("a", 110, 120),)
+
+
+def test_session_final_after_lost_worker_has_no_words():
+    session = live_session()
+    session.receive(bytes(3200), 0)
+    session.on_worker_lost("lost")
+    session.on_attached(2, "toy")
+    session.receive(bytes(3200), 0)
+    session.receive(FLUSH, 0)
+    session.take_actions()
+    session.on_final("a", 1, (wire.WordTime("a", 10, 20),))
+    assert sent_messages(session) == [wire.Final("a", 200, 1)]
+
+
+def test_session_final_without_words_has_no_field():
+    assert "words" not in wire.encode_server_message(wire.Final("a", 1, 1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from svc.speech import ipc
+from svc.speech.endpointer import PRE_ROLL_WINDOWS
 from svc.speech.recognition_stream import (
     PREDECODE_SILENCE_WINDOWS,
     URGENCY_FIRST_PARTIAL,
@@ -17,6 +18,7 @@ from svc.speech.recognition_stream import (
     DecodeJob,
     RecognitionStream,
 )
+from svc.wire.speech import WordTime
 
 SPEECH, SILENCE = (np.full(512, level, "<i2").tobytes() for level in (9000, 0))
 """Windows of 32 ms."""
@@ -35,16 +37,16 @@ class LoudnessDetector:
 class WordCountEngine:
     """An engine that decodes one word for each second of audio, and one more."""
 
-    details = ipc.DecodingDetails()
-
     def __init__(self, *, incremental: bool = False) -> None:
         self.is_incremental = incremental
 
-    def begin_segment(self, language: str | None) -> "WordCountEngine":
+    def begin_segment(self, language: str | None, *, with_words: bool = False) -> "WordCountEngine":
         return self
 
-    def decode_partial(self, samples: Any) -> str:
-        return " ".join(f"w{number}" for number in range(len(samples) // 16000 + 1))
+    def decode_partial(self, samples: Any) -> ipc.Hypothesis:
+        count = len(samples) // 16000 + 1
+        words = tuple(WordTime(f"w{number}", 1000 * number, 1000 * number + 500) for number in range(count))
+        return ipc.Hypothesis(" ".join(word.word for word in words), words=words)
 
     decode_final = decode_partial
 
@@ -133,6 +135,28 @@ def test_stream_end_of_predecoded_segment_is_not_decoded_again(driver: StreamDri
     assert driver.urgency() == URGENCY_INSTANT
     assert driver.stream.start_work() is None
     assert driver.messages[-1] == ipc.RecognitionHypothesis(1, 0, "w0 w1", is_stable=True)
+
+
+def test_stream_words_count_from_start_of_utterance():
+    driver = StreamDriver()
+    driver.send_audio(SILENCE, 50)
+    driver.send_audio(SPEECH, 40)
+    driver.flush()
+    driver.complete_job(driver.start_job(URGENCY_FLUSH))
+    final = driver.messages[-1]
+    begin = (50 - PRE_ROLL_WINDOWS) * 32
+    assert final.words == (WordTime("w0", begin, begin + 500), WordTime("w1", begin + 1000, begin + 1500))
+
+
+def test_stream_words_that_differ_from_text_are_omitted():
+    driver = StreamDriver()
+    driver.send_audio(SPEECH, 40)
+    job = driver.start_job(URGENCY_FIRST_PARTIAL)
+    driver.complete_job(job)
+    driver.flush()
+    flush = driver.start_job(URGENCY_FLUSH)
+    driver.stream.complete_job(flush, flush.decode()._replace(text="other text"))
+    assert driver.messages[-1].words is None
 
 
 def test_stream_late_partial_is_not_sent():

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from svc.speech.ipc import DecodingDetails
+from svc.speech.ipc import Hypothesis
 from svc.speech.resample import Samples
 
 
 class SegmentDecoder(Protocol):
     """Decodes one segment of speech. `samples` is always the whole segment so far: mono floats at 16 kHz."""
 
-    details: DecodingDetails
-    """The details of the last `decode_final`."""
-
-    def decode_partial(self, samples: Samples) -> str:
+    def decode_partial(self, samples: Samples) -> Hypothesis:
         """Return a hypothesis for the segment so far."""
 
-    def decode_final(self, samples: Samples) -> str:
-        """Return the text of the complete segment."""
+    def decode_final(self, samples: Samples) -> Hypothesis:
+        """Return the transcript of the complete segment."""
 
 
 class RecognitionEngine(Protocol):
@@ -30,5 +27,8 @@ class RecognitionEngine(Protocol):
     is_incremental: bool
     """Whether a segment decoder keeps its state, so that a hypothesis costs only the new audio. It has one thread."""
 
-    def begin_segment(self, language: str | None) -> SegmentDecoder:
-        """Return a decoder for a new segment. Without a language the model chooses."""
+    def begin_segment(self, language: str | None, *, with_words: bool = False) -> SegmentDecoder:
+        """Return a decoder for a new segment. Without a language the model chooses.
+
+        `with_words`: `decode_final` must return the times of words, if the model can find them at extra cost.
+        """

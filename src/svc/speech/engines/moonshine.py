@@ -18,7 +18,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from svc.errors import SpeechFailed
-from svc.speech.ipc import DecodingDetails
+from svc.speech.ipc import Hypothesis
 from svc.speech.model import RecognitionModel
 from svc.speech.resample import Samples
 
@@ -66,7 +66,7 @@ class MoonshineEngine:
             for name in self._cache_names
         }
 
-    def begin_segment(self, language: str | None) -> MoonshineSegmentDecoder:
+    def begin_segment(self, language: str | None, *, with_words: bool = False) -> MoonshineSegmentDecoder:
         """Return a decoder for a new segment. The language is that of the model."""
         return MoonshineSegmentDecoder(self)
 
@@ -117,20 +117,17 @@ class MoonshineEngine:
 class MoonshineSegmentDecoder:
     """The decoder of one segment. It keeps the tokens of the last hypothesis. Two threads may use it at a time."""
 
-    details = DecodingDetails()
-    """The engine reports no probabilities."""
-
     def __init__(self, engine: MoonshineEngine) -> None:
         self._engine = engine
         self._draft: list[int] = []
 
-    def decode_partial(self, samples: Samples) -> str:
+    def decode_partial(self, samples: Samples) -> Hypothesis:
         """Decode the segment so far."""
         if len(samples) < MIN_DECODABLE_SAMPLES:
-            return ""
+            return Hypothesis("")
         frames = self._engine.encode(np.concatenate((samples, APPENDED_SILENCE)))
         self._draft = self._engine.decode(frames, self._draft)
-        return self._engine.to_text(self._draft)
+        return Hypothesis(self._engine.to_text(self._draft))
 
     decode_final = decode_partial
 

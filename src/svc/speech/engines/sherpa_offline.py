@@ -8,7 +8,8 @@ import numpy as np
 import sherpa_onnx
 
 from svc.errors import SpeechFailed
-from svc.speech.ipc import DecodingDetails
+from svc.speech.engines._token_times import join_tokens
+from svc.speech.ipc import Hypothesis
 from svc.speech.model import RecognitionModel
 from svc.speech.resample import Samples
 
@@ -26,23 +27,21 @@ class SherpaOfflineEngine:
     """A loaded model. It is its own segment decoder, because each hypothesis uses the whole segment."""
 
     is_incremental = False
-    details = DecodingDetails()
-    """The library reports no probabilities."""
 
     def __init__(self, model: RecognitionModel) -> None:
         self._recognizer = _create_recognizer(model)
 
-    def begin_segment(self, language: str | None) -> SherpaOfflineEngine:
+    def begin_segment(self, language: str | None, *, with_words: bool = False) -> SherpaOfflineEngine:
         """Return the decoder. These models detect the language, or have only one."""
         return self
 
-    def decode_partial(self, samples: Samples) -> str:
+    def decode_partial(self, samples: Samples) -> Hypothesis:
         """Decode the segment."""
         stream = self._recognizer.create_stream()
         stream.accept_waveform(16000, np.concatenate((samples, TRAILING_SILENCE)))
         self._recognizer.decode_stream(stream)
-        text: str = stream.result.text
-        return text.strip()
+        result = stream.result
+        return Hypothesis(result.text.strip(), words=join_tokens(result.tokens, result.timestamps))
 
     decode_final = decode_partial
 

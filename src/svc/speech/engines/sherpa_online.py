@@ -12,7 +12,8 @@ import numpy as np
 import sherpa_onnx
 
 from svc.errors import SpeechFailed
-from svc.speech.ipc import DecodingDetails
+from svc.speech.engines._token_times import join_tokens
+from svc.speech.ipc import Hypothesis
 from svc.speech.model import RecognitionModel
 from svc.speech.resample import Samples
 
@@ -33,24 +34,23 @@ class SherpaOnlineEngine:
 
     def __init__(self, model: RecognitionModel) -> None:
         self._recognizer = _create_recognizer(model)
+        # The library assumes 40 ms per frame for CTC, and NeMo models have 80 ms.
+        self._has_token_times = model.family != "nemo-ctc"
 
-    def begin_segment(self, language: str | None) -> OnlineSegmentDecoder:
+    def begin_segment(self, language: str | None, *, with_words: bool = False) -> OnlineSegmentDecoder:
         """Return a decoder for a new segment. The language is that of the model."""
-        return OnlineSegmentDecoder(self._recognizer)
+        return OnlineSegmentDecoder(self._recognizer, self._has_token_times)
 
 
 class OnlineSegmentDecoder:
     """The decoder of one segment: a stream of the library and the number of samples that it has."""
 
-    details = DecodingDetails()
-    """The library reports no probabilities."""
-
-    def __init__(self, recognizer: Any) -> None:
-        self._recognizer = recognizer
+    def __init__(self, recognizer: Any, has_token_times: bool) -> None:
+        self._recognizer, self._has_token_times = recognizer, has_token_times
         self._stream = recognizer.create_stream()
         self._accepted_samples = 0
 
-    def decode_partial(self, samples: Samples) -> str:
+    def decode_partial(self, samples: Samples) -> Hypothesis:
         """Decode the new samples."""
         if len(samples) < self._accepted_samples:  # the cut is before samples that are already decoded
             self._stream, self._accepted_samples = self._recognizer.create_stream(), 0
@@ -58,18 +58,19 @@ class OnlineSegmentDecoder:
         self._accepted_samples = len(samples)
         return self._decode()
 
-    def decode_final(self, samples: Samples) -> str:
+    def decode_final(self, samples: Samples) -> Hypothesis:
         """Decode the remaining samples and end the stream."""
         self.decode_partial(samples)
         self._stream.accept_waveform(16000, TRAILING_SILENCE)
         self._stream.input_finished()
         return self._decode()
 
-    def _decode(self) -> str:
+    def _decode(self) -> Hypothesis:
         while self._recognizer.is_ready(self._stream):
             self._recognizer.decode_stream(self._stream)
-        text: str = self._recognizer.get_result(self._stream)
-        return text.strip()
+        result = self._recognizer.get_result_all(self._stream)
+        words = join_tokens(result.tokens, result.timestamps) if self._has_token_times else None
+        return Hypothesis(result.text.strip(), words=words)
 
 
 def _create_recognizer(model: RecognitionModel) -> Any:
