@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
+from rich.cells import cell_len
 from rich.columns import Columns
 from rich.console import Console, JustifyMethod
 from rich.live import Live
 from rich.padding import Padding
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, Task, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -75,6 +76,36 @@ def print_highlighted(text: str, patterns: dict[str, str]) -> None:
     _create_console(sys.stdout).print(highlighted, soft_wrap=True)
 
 
+class _Terminal(Console):
+    """A console that never hides the cursor. SIGTERM during the start of `svc up` would leave it hidden."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return False
+
+
+class _KnownSizeColumn(DownloadColumn):
+    """Bytes so far and in total, or nothing while the total is unknown."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text()
+
+
+class _KnownSpeedColumn(TransferSpeedColumn):
+    """The speed, or nothing while it is unknown."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.speed else Text()
+
+
+def crop_start(text: str, width: int) -> str:
+    """Return the end of a text that fits `width` columns, after an ellipsis. Wide characters take two columns."""
+    if cell_len(text) <= width:
+        return text
+    while cell_len(text) > width - 1:
+        text = text[1:]
+    return f"…{text}"
+
+
 class TransferBar:
     """A progress bar for bytes on standard error. A context manager that erases the bar at its end."""
 
@@ -82,12 +113,12 @@ class TransferBar:
         console = _create_console(sys.stderr)
         label = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
         bar = BarColumn(bar_width=max(8, min(32, console.width // 4)))
-        speed = (TransferSpeedColumn(),) if console.width >= MIN_SPEED_WIDTH else ()
+        speed = (_KnownSpeedColumn(),) if console.width >= MIN_SPEED_WIDTH else ()
         # Standard output may be a pipe while standard error is a terminal. rich would write both to the terminal.
         self._progress = Progress(
             label,
             bar,
-            DownloadColumn(table_column=Column(no_wrap=True)),
+            _KnownSizeColumn(table_column=Column(no_wrap=True)),
             *speed,
             console=console,
             transient=True,
@@ -143,7 +174,7 @@ class LiveDisplay:
 
 
 def _create_console(stream: TextIO) -> Console:
-    return Console(file=stream, highlight=False, markup=False, width=None if stream.isatty() else UNLIMITED_WIDTH)
+    return _Terminal(file=stream, highlight=False, markup=False, width=None if stream.isatty() else UNLIMITED_WIDTH)
 
 
 def _style_cell(text: str, is_state: bool) -> Text:

@@ -29,6 +29,7 @@ import msgspec
 
 from svc import plugins
 from svc.cli import _gateway_address
+from svc.cli.base import load_terminal
 from svc.client.async_transport import AsyncTransport
 from svc.client.http_session import HttpSession, SessionTimeouts
 from svc.client.live import LiveSession, connect_live
@@ -278,8 +279,7 @@ class _TranscriptPrinter:
         if self._is_terminal:
             text = _strip_control_characters(text)
             width = shutil.get_terminal_size().columns - 1
-            visible = text if len(text) <= width else "…" + text[len(text) - width + 1 :]
-            sys.stdout.write(f"\r\x1b[K{visible}")
+            sys.stdout.write(f"\r\x1b[K{load_terminal().crop_start(text, width)}")
             sys.stdout.flush()
 
     def finish(self, send_error: BaseException | None) -> int:

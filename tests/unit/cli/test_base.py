@@ -10,6 +10,8 @@ import sys
 import pytest
 from tests.terminal import TerminalOutput, run_on_terminal
 
+from svc.cli import _terminal
+
 TABLE = """
 from svc.cli import base
 base.print_table(
@@ -102,6 +104,12 @@ def test_progress_bar_terminal_is_one_line_and_erased(columns: int, label: str) 
     assert drawn
     assert all(len(screen) == 1 and label in screen[0] and "━" in screen[0] for screen in drawn)
     assert output.lines == ["done", "True"]
+
+
+def test_progress_bar_killed_leaves_cursor_visible() -> None:
+    script = PROGRESS.replace("input()", "__import__('time').sleep(0.3); __import__('os').kill(0, 9)")
+    output = run_on_terminal([sys.executable, "-c", script])
+    assert "checking" in output.text
     assert not output.is_cursor_hidden
 
 
@@ -114,6 +122,13 @@ def test_progress_bar_pipe_prints_nothing_and_does_not_import_rich() -> None:
     command = [sys.executable, "-c", PROGRESS.replace("input()", "")]
     done = subprocess.run(command, env={**os.environ, "FORCE_COLOR": "1"}, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("done\n", "False\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "cropped"), [("hello", "hello"), ("hello!", "…llo!"), ("東京都", "…京都"), ("a東京", "a東京"), ("", "")]
+)
+def test_crop_start_counts_columns_of_terminal(text: str, cropped: str) -> None:
+    assert _terminal.crop_start(text, 5) == cropped
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["gateway", "--help"], ["up", "--help"]])
