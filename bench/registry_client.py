@@ -21,8 +21,7 @@ from pathlib import Path
 PULL = """
 import os, resource, sys, time
 from pathlib import Path
-from svc.bundles.registry_client import RegistryClient
-from svc.bundles.download import HttpBundleSource
+from svc.bundles.registry_client import HttpBundleSource, RegistryClient
 from svc.stores.bundles.fetch import fetch_into
 from svc.stores.bundles.folder import FolderStore
 url, root, unpack = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "unpack"

@@ -21,6 +21,7 @@ SvcError
 ├── AlreadyExists           already_exists         409
 ├── InsufficientStorage     insufficient_storage   507
 ├── RegistryFailed          registry_error         502
+│   └── RegistryUnreachable registry_error         502
 ├── GatewayFailed           gateway_error          502
 ├── PipelineFailed          pipeline_error         500
 ├── CommandFailed           a command failed (exit status 1)
@@ -334,6 +335,13 @@ class RegistryFailed(SvcError):
     def __init__(self, message: str, *, param: str | None = None, reason: str = "") -> None:
         super().__init__(message, param=param)
         self.reason = reason
+
+
+class RegistryUnreachable(RegistryFailed):
+    """The registry did not respond, or interrupted its response.
+
+    To fix: Check the address of the registry, the network and the proxy, and retry.
+    """
 
 
 class GatewayFailed(SvcError):

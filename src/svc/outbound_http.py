@@ -18,9 +18,8 @@ import httpx2
 
 from svc.errors import UsageError
 
-HTTP_ERRORS = (httpx2.RequestError, httpx2.InvalidURL, httpx2.StreamError)
-"""Exceptions of a request and of reading its response."""
-USER_AGENT = "svc"
+HTTP_ERRORS = (httpx2.RequestError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError)
+"""Exceptions of a request and of reading its response. UnicodeError is raised for an invalid host name."""
 _ERRNO_PREFIX = re.compile(r"^\[Errno -?\d+\] ")
 
 

@@ -3,7 +3,7 @@
 <folder>/<x>.part    the bytes received so far
 <folder>/<x>.json    which bundle they belong to: etag, size, sha256
 
-One thread reads and writes, another hashes, so that neither waits for the other for long.
+One thread receives and writes, another hashes, so that neither waits for the other for long.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import hashlib
 import http.client
 import os
 import queue
-import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from svc.bundles.disk_space import translate_disk_full_errors
-from svc.bundles.registry_client import RegistryClient, RegistryUnreachable
-from svc.errors import BundleNotFound, RegistryFailed
+from svc.errors import BundleNotFound, RegistryFailed, RegistryUnreachable
 from svc.resilience import Backoff
 from svc.wire.bundle import BundleEntry
 
-DOWNLOAD_BUFFER_BYTES = 256 << 10
-"""Bytes per write. The kernel stores writes of this size in small pages, which it has at hand. Writes of 1 MiB use
-large pages, which a virtual machine must often request from its host: 0.7 to 1.0 s of CPU per GB instead of 0.2 s.
-"""
-DOWNLOAD_BUFFER_COUNT = 16
+REGISTRY_TIMEOUT_SECONDS = 60.0
+"""The longest wait for a byte from a registry."""
+DOWNLOAD_BLOCK_BYTES = 256 << 10
+"""Bytes per write, which are then hashed. Fewer writes and handovers to the hash take less CPU time."""
+DOWNLOAD_BLOCK_CHUNKS = 512
+"""Chunks per write. Linux accepts 1024."""
+HASH_QUEUE_BLOCKS = 16
+"""Blocks that may wait for the hash."""
 MAX_EMPTY_DOWNLOAD_ATTEMPTS = 7
 """Consecutive attempts without a single byte, after which a download fails."""
 DOWNLOAD_BACKOFF = Backoff(0.05, 3.0)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 DownloadProgress = Callable[[int, int], None]
 """Called with the bytes done and the total bytes."""
@@ -50,32 +50,28 @@ class DownloadState(msgspec.Struct):
 
 
 class HashThread:
-    """Hashes buffers in a thread. `free_buffers` is the queue of buffers that can be filled."""
+    """Hashes blocks in a thread. A block is a list of chunks."""
 
     def __init__(self) -> None:
-        self.free_buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
-        for _ in range(DOWNLOAD_BUFFER_COUNT):
-            self.free_buffers.put(bytearray(DOWNLOAD_BUFFER_BYTES))
-        self._filled_buffers: queue.SimpleQueue[tuple[bytearray, int] | None] = queue.SimpleQueue()
+        self._blocks: queue.Queue[list[bytes] | None] = queue.Queue(HASH_QUEUE_BLOCKS)
         self._hash = hashlib.sha256()
         self._thread = threading.Thread(target=self._run, name="hash", daemon=True)
         self._thread.start()
 
-    def submit(self, buffer: bytearray, length: int) -> None:
-        """Queue the first `length` bytes of a buffer. The buffer returns through `free_buffers`."""
-        self._filled_buffers.put((buffer, length))
+    def submit(self, block: list[bytes]) -> None:
+        """Queue a block. Waits while the queue is full."""
+        self._blocks.put(block)
 
     def finish(self) -> str:
-        """Return the hash of all submitted bytes."""
-        self._filled_buffers.put(None)
+        """Return the hash of all submitted blocks."""
+        self._blocks.put(None)
         self._thread.join()
         return self._hash.hexdigest()
 
     def _run(self) -> None:
-        while (item := self._filled_buffers.get()) is not None:
-            buffer, length = item
-            self._hash.update(memoryview(buffer)[:length])
-            self.free_buffers.put(buffer)
+        while (block := self._blocks.get()) is not None:
+            for chunk in block:
+                self._hash.update(chunk)
 
 
 class BundleSource(Protocol):
@@ -108,13 +104,9 @@ class PartialFile:
 
     def hash_existing(self) -> None:
         """Hash the bytes that an earlier attempt downloaded."""
-        while True:
-            buffer = self.hasher.free_buffers.get()
-            length = os.readv(self._fd, [buffer])
-            self.hasher.submit(buffer, length)
-            self.size += length
-            if length == 0:
-                return
+        while chunk := os.read(self._fd, DOWNLOAD_BLOCK_BYTES):
+            self.hasher.submit([chunk])
+            self.size += len(chunk)
             self._report_progress()
 
     def restart(self) -> None:
@@ -125,24 +117,34 @@ class PartialFile:
         self.hasher = HashThread()
         self.size = 0
 
-    def fill_from(self, read: Callable[[memoryview], int], max_bytes: int) -> int:
-        """Fill one buffer from `read`, up to `max_bytes`. Bytes that arrived before an error are kept."""
-        buffer = self.hasher.free_buffers.get()
-        view, filled = memoryview(buffer)[:max_bytes], 0
+    def receive(self, chunks: Iterable[bytes]) -> None:
+        """Write chunks until the file is complete. Raises ConnectionError if they end before that."""
+        block: list[bytes] = []
+        block_bytes = 0
         try:
-            while filled < len(view) and (length := read(view[filled:])):
-                filled += length
-        finally:
-            self._write(view[:filled])
-            self.hasher.submit(buffer, filled)
-        return filled
+            for chunk in chunks:
+                block.append(chunk[: self.state.size - self.size - block_bytes])
+                block_bytes += len(block[-1])
+                if self.size + block_bytes >= self.state.size:
+                    return
+                if block_bytes >= DOWNLOAD_BLOCK_BYTES or len(block) >= DOWNLOAD_BLOCK_CHUNKS:
+                    self._write(block)
+                    block, block_bytes = [], 0
+        finally:  # bytes that arrived before an error are kept
+            self._write(block)
+        raise ConnectionError("the registry closed the connection early")
 
-    def _write(self, view: memoryview) -> None:
+    def _write(self, block: list[bytes]) -> None:
         with translate_disk_full_errors("The disk is full; the bytes received so far are kept."):
-            while view:
-                written = os.write(self._fd, view)
-                view = view[written:]
-                self.size += written
+            written = os.writev(self._fd, block) if block else 0
+            self.size += written
+            if written < sum(map(len, block)):
+                rest = memoryview(b"".join(block))[written:]
+                while rest:
+                    written = os.write(self._fd, rest)
+                    self.size += written
+                    rest = rest[written:]
+        self.hasher.submit(block)
         self._report_progress()
 
     def _report_progress(self) -> None:
@@ -155,48 +157,9 @@ class PartialFile:
         return self.hasher.finish()
 
 
-class HttpBundleSource:
-    """Downloads from a registry over HTTP."""
-
-    def __init__(self, client: RegistryClient) -> None:
-        self._client = client
-
-    def fetch(self, entry: BundleEntry, start: int, state: DownloadState, partial_file: PartialFile) -> None:
-        headers = {}
-        if start:
-            headers["range"] = f"bytes={start}-"
-            if state.etag:
-                headers["if-range"] = state.etag
-        with self._client.request("GET", self._client.bundle_path(entry), headers) as response:
-            if response.status == 416:  # the file is shorter than before
-                partial_file.restart()
-                raise ConnectionError("the registry has a different file now")
-            if 500 <= response.status <= 599:
-                raise ConnectionError(f"the registry returned status {response.status}")
-            self._client.check_status(response, 200, 206)
-            if response.status == 200 and start:
-                partial_file.restart()
-            elif response.status == 206:
-                _check_range(response, partial_file.size, entry.size_bytes)
-            tag = response.headers.get("etag")
-            state.etag = tag if tag and tag.startswith('"') else None
-            partial_file.save_state()
-            receive_rest(response, entry.size_bytes, partial_file)
-
-
-def _check_range(response: http.client.HTTPResponse, start: int, size: int) -> None:
-    match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
-    if match is None or (int(match[1]), int(match[3])) != (start, size):
-        raise RegistryFailed("The registry sent a range that was not requested.")
-
-
 def receive_rest(response: http.client.HTTPResponse, size: int, partial_file: PartialFile) -> None:
     """Write the rest of the file from a response that starts at the current offset. Raises OSError on interruption."""
-    # With a known length, use one system call per read: a read that fails halfway would lose bytes already received.
-    read = response.readinto if response.length is None or response.chunked else response.fp.readinto1
-    while partial_file.size < size:
-        if not partial_file.fill_from(read, size - partial_file.size):
-            raise ConnectionError("the registry closed the connection early")
+    partial_file.receive(iter(lambda: response.read1(min(64 << 10, size - partial_file.size)), b""))
 
 
 def download(

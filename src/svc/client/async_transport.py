@@ -6,11 +6,16 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 
-from svc.client.blocking_transport import build_http_request, http_client_options, translate_http_errors
+from svc.client.blocking_transport import (
+    ConnectionTrace,
+    build_http_request,
+    http_client_options,
+    translate_http_errors,
+)
 from svc.client.transport import ClientRequest, ClientResponse, RequestTimeouts
 from svc.errors import UsageError
 from svc.outbound_http import checked_environment
@@ -34,12 +39,23 @@ class AsyncTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, request: ClientRequest, timeouts: RequestTimeouts) -> ClientResponse:
+        connections = ConnectionTrace()
+        try:
+            response = await self._send(request, timeouts, connections.on_event_async)
+        except ConnectionError:
+            if connections.opened:
+                raise
+            response = await self._send(request, timeouts)  # the server closed the idle connection: not a failure
+        return AsyncResponse(response, timeouts.deadline)
+
+    async def _send(
+        self, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., Any] | None = None
+    ) -> httpx2.Response:
         http_client = self._current_http_client()
         with translate_http_errors():
-            http_request = build_http_request(http_client, request, timeouts)
+            http_request = build_http_request(http_client, request, timeouts, trace)
             async with _timeout_at(timeouts.deadline):
-                response = await http_client.send(http_request, stream=True, follow_redirects=False)
-        return AsyncResponse(response, timeouts.deadline)
+                return await http_client.send(http_request, stream=True, follow_redirects=False)
 
     def _current_http_client(self) -> httpx2.AsyncClient:
         """Return the client of this event loop: its connections cannot be used after another `asyncio.run`."""

@@ -45,11 +45,21 @@ class BlockingTransport:
         self._http_client = http_client or _create_http_client(base_url, direct)
 
     async def send(self, request: ClientRequest, timeouts: RequestTimeouts) -> ClientResponse:
-        with translate_http_errors():
-            response = self._http_client.send(
-                build_http_request(self._http_client, request, timeouts), stream=True, follow_redirects=False
-            )
+        connections = ConnectionTrace()
+        try:
+            response = self._send(request, timeouts, connections.on_event)
+        except ConnectionError:
+            if connections.opened:
+                raise
+            response = self._send(request, timeouts)  # the server closed the idle connection: not a failure
         return BlockingResponse(response, timeouts.deadline)
+
+    def _send(
+        self, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., None] | None = None
+    ) -> httpx2.Response:
+        with translate_http_errors():
+            http_request = build_http_request(self._http_client, request, timeouts, trace)
+            return self._http_client.send(http_request, stream=True, follow_redirects=False)
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 no event loop is blocked
@@ -116,14 +126,37 @@ class BlockingResponse:
                 socket.socket.shutdown(connected_socket, socket.SHUT_RDWR)  # SSLSocket.shutdown discards its state
 
 
-def build_http_request(http_client: Any, request: ClientRequest, timeouts: RequestTimeouts) -> httpx2.Request:
+class ConnectionTrace:
+    """Records whether a request opened a connection. https://httpx2.pydantic.dev/advanced/extensions/#trace"""
+
+    def __init__(self) -> None:
+        self.opened = False
+
+    def on_event(self, name: str, info: Mapping[str, Any]) -> None:
+        """Handle an event of httpcore2."""
+        if name.startswith("connection."):
+            self.opened = True
+
+    async def on_event_async(self, name: str, info: Mapping[str, Any]) -> None:
+        """Handle an event of httpcore2 in an event loop."""
+        self.on_event(name, info)
+
+
+def build_http_request(
+    http_client: Any, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., Any] | None
+) -> httpx2.Request:
     """Build the request with the remaining time as its timeouts. Raises TimeoutError if there is none."""
     remaining = timeouts.deadline - time.monotonic()
     if remaining <= 0:
         raise TimeoutError
     timeout = httpx2.Timeout(min(timeouts.idle, remaining), connect=min(timeouts.connect, remaining))
     built: httpx2.Request = http_client.build_request(
-        request.method, request.url, headers=request.headers, content=request.body or None, timeout=timeout
+        request.method,
+        request.url,
+        headers=request.headers,
+        content=request.body or None,
+        timeout=timeout,
+        extensions={"trace": trace} if trace else None,
     )
     return built
 

@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -22,24 +22,27 @@ from svc import plugins
 from svc.bundles import index_parser, metadata
 from svc.bundles.archive import ArchiveLimits
 from svc.bundles.download import (
+    DOWNLOAD_BLOCK_BYTES,
+    REGISTRY_TIMEOUT_SECONDS,
     BundleSource,
     DownloadProgress,
     DownloadState,
-    HttpBundleSource,
     PartialFile,
 )
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import BundleReference, describe_yanked, parse_reference, select_entry
-from svc.bundles.registry_client import REGISTRY_TIMEOUT_SECONDS, RegistryClient, RegistryUnreachable
 from svc.bundles.remote_metadata import read_remote_metadata
 from svc.distribution import install_command
-from svc.errors import BundleNotFound, CommandFailed, UsageError
+from svc.errors import BundleNotFound, CommandFailed, RegistryUnreachable, UsageError
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.fetch import fetch_into
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.index_json import INDEX_FILE_NAME, read_external_entry
 from svc.stores.bundles.unpacked_content import is_unpacked
 from svc.wire.bundle import BundleEntry
+
+if TYPE_CHECKING:
+    from svc.bundles.registry_client import RegistryClient
 
 NO_REGISTRY_MESSAGE = "on this machine, and no registry is configured: set SVC_REGISTRY_URL, or see svc models ls"
 
@@ -170,9 +173,15 @@ def list_entries(options: ResolveOptions, model_id: str | None = None) -> list[B
     """Return the entries of the registry. Raises RegistryFailed and UsageError."""
     if (folder := _registry_folder(options.registry or "")) is not None:
         return _list_folder_entries(folder, model_id)
-    return RegistryClient(options.registry or "", key=options.key, timeout=options.timeout).fetch_index(
-        model_id, options.warn
+    return _open_registry(options).fetch_index(model_id, options.warn)
+
+
+def _open_registry(options: ResolveOptions) -> RegistryClient:
+    """Import the HTTP library at the first use of a registry: the servers import this module."""
+    client: RegistryClient = plugins.load("bundles", "registry_client").RegistryClient(
+        options.registry or "", key=options.key, timeout=options.timeout
     )
+    return client
 
 
 def _registry_folder(registry: str) -> Path | None:
@@ -219,10 +228,7 @@ class FolderSource:
     def fetch(self, entry: BundleEntry, start: int, state: DownloadState, partial_file: PartialFile) -> None:
         with (self._root / entry.path).open("rb") as file:
             file.seek(start)
-            while partial_file.fill_from(file.readinto, entry.size_bytes - partial_file.size):
-                pass
-            if partial_file.size < entry.size_bytes:
-                raise ConnectionError("the file is shorter than the size in the index")
+            partial_file.receive(iter(lambda: file.read(DOWNLOAD_BLOCK_BYTES), b""))
 
 
 def download_bundle(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
@@ -252,7 +258,8 @@ def _create_source(options: ResolveOptions) -> BundleSource:
     folder = _registry_folder(options.registry or "")
     if folder is not None:
         return FolderSource(folder)
-    return HttpBundleSource(RegistryClient(options.registry or "", key=options.key, timeout=options.timeout))
+    source: BundleSource = _open_registry(options).bundle_source()
+    return source
 
 
 def check_trust(entry: BundleEntry, trusted_keys: tuple[str, ...]) -> None:
@@ -271,7 +278,7 @@ def read_bundle_metadata(entry: BundleEntry, options: ResolveOptions) -> metadat
     if folder is not None:
         with (folder / entry.path).open("rb") as file:
             return read_remote_metadata(lambda start, length: os.pread(file.fileno(), length, start), entry.size_bytes)
-    remote = RegistryClient(options.registry or "", key=options.key, timeout=options.timeout)
+    remote = _open_registry(options)
     try:
         return read_remote_metadata(lambda start, length: remote.read_range(entry, start, length), entry.size_bytes)
     except RegistryUnreachable:  # the registry does not serve byte ranges

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from svc import plugins
+from svc.bundles.download import REGISTRY_TIMEOUT_SECONDS
 from svc.bundles.metadata import BundleMetadata
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import describe_yanked, parse_reference, select_entry
-from svc.bundles.registry_client import REGISTRY_TIMEOUT_SECONDS
 from svc.client import bundles
 from svc.client.config import current_config
 from svc.errors import BundleNotFound, PipelineFailed, RegistryFailed, SvcError

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-from svc.bundles.download import HttpBundleSource
 from svc.bundles.registry_client import RegistryClient
 from svc.errors import BundleNotFound, InsufficientStorage, InvalidBundle, RegistryFailed, SvcError
 from svc.stores.bundles.base import BundleStore
@@ -22,6 +21,11 @@ from svc.wire.bundle import BundleEntry
 log = logging.getLogger("svc.registry")
 
 UPSTREAM_INDEX_TTL_SECONDS = 5.0
+
+
+def open_upstream(url: str, key: str | None, store: BundleStore) -> PullThroughCache:
+    """Return the cache of the registry at a URL. Raises UsageError for an invalid URL."""
+    return PullThroughCache(RegistryClient(url, key=key), store)
 
 
 class PullThroughCache:
@@ -76,7 +80,7 @@ class PullThroughCache:
     def _fetch(self, key: str) -> None:
         entry = self._find_entry(key)
         try:
-            fetch_into(self._store, entry, HttpBundleSource(self._client), durable=True)
+            fetch_into(self._store, entry, self._client.bundle_source(), durable=True)
         except BundleNotFound:
             raise _not_found(key) from None
         except InsufficientStorage:  # the disk of this machine is full

@@ -3,13 +3,17 @@
 import contextlib
 import gzip
 import json
+import subprocess
+import sys
 import tracemalloc
 
 import pytest
+from tests.fakes.certificate import certificate, context
+from tests.fakes.forward_proxy import ForwardProxy
 from tests.fakes.web import Answer, WebServer
 
-from svc.bundles.registry_client import RegistryClient, RegistryUnreachable
-from svc.errors import RegistryFailed, SvcError, UsageError
+from svc.bundles.registry_client import RegistryClient
+from svc.errors import RegistryFailed, RegistryUnreachable, SvcError, UsageError
 from svc.wire.bundle import BundleEntry
 
 ENTRY = {"model_id": "m", "version": "1", "target": "any", "size_bytes": 1, "path": "x", "sha256": "0" * 64}
@@ -18,7 +22,7 @@ ENTRY = {"model_id": "m", "version": "1", "target": "any", "size_bytes": 1, "pat
 @pytest.fixture
 def serve():
     with contextlib.ExitStack() as stack:
-        yield lambda answer: stack.enter_context(WebServer(answer))
+        yield lambda answer, *options: stack.enter_context(WebServer(answer, *options))
 
 
 def gzipped(data: bytes) -> Answer:
@@ -63,7 +67,7 @@ def test_registry_client_redirect_to_non_ascii_path_is_percent_encoded(serve):
 
     server = serve(answer)
     assert RegistryClient(server.url).fetch_index() == []
-    assert server.requests[1].path == "/%E9?%FC"
+    assert server.requests[1].path == "/%C3%A9?%C3%BC"
 
 
 @pytest.mark.parametrize(
@@ -158,3 +162,25 @@ def test_registry_client_error_text_escapes_control_characters(serve):
     with pytest.raises(SvcError) as caught:
         RegistryClient(serve(lambda request: Answer(404, body=body)).url).read_range(BundleEntry(**ENTRY), 0, 1)
     assert caught.value.message.endswith("\\u001b[2Jgone\\u202e")
+
+
+def test_registry_client_uses_proxy_and_authority_of_environment(serve, tmp_path, monkeypatch):
+    file = certificate(tmp_path, "localhost")
+    server = serve(lambda request: Answer(body=b"{}"), context(file), "localhost")
+    with ForwardProxy(tmp_path, "user:pass-word") as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with pytest.raises(RegistryUnreachable, match="certificate verify failed"):
+            RegistryClient(server.url).fetch_index()
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        assert RegistryClient(server.url, key="k1").fetch_index() == []
+        assert proxy.requests == [f"CONNECT {server.host} HTTP/1.1"] * 2
+    assert [request.authorization for request in server.requests] == ["Bearer k1"]
+
+
+def test_registry_client_is_not_imported_by_servers():
+    script = (
+        "import sys, svc.app.gateway, svc.app.registry, svc.cli.up, svc.cli.gateway, svc.cli.registry.serve\n"
+        "assert not {'httpx2', 'httpcore2'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ from tests.fakes.forward_proxy import ForwardProxy, TlsFront
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import answer, fin, pause, sse, stall
+from tests.fakes.script import answer, fin, pause, reset, sse, stall
 from websockets.sync.server import ServerConnection, serve
 
 import svc
@@ -442,6 +442,21 @@ def test_chat_timeout_limits_a_stream_that_stalls_late(chat: Chat, plain_server:
     with pytest.raises(errors.GatewayFailed, match="timed out"):
         chat(plain_server, timeout_s=0.6)
     assert time.monotonic() - started_at < 1.0
+
+
+def test_client_idle_connection_reset_by_server_is_not_a_failure(chat: Chat, plain_server: FakeProvider) -> None:
+    """A proxy or server may close an idle connection at the moment of the next request."""
+    completion = answer(200, openai_wire.chat(openai_wire.TEXT))
+    plain_server.plays(completion, reset())
+    assert chat(plain_server) == TEXTS
+    assert len(plain_server.requests) == 4
+
+
+def test_client_new_connection_reset_by_server_is_a_failure(chat: Chat, plain_server: FakeProvider) -> None:
+    plain_server.plays(reset())
+    with pytest.raises(errors.GatewayFailed, match="cannot be reached"):
+        chat(plain_server)
+    assert len(plain_server.requests) == 1
 
 
 def test_client_many_threads_share_one_client(plain_server: FakeProvider) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +20,6 @@ from svc.bundles.download import DownloadProgress
 from svc.bundles.oci_credentials import OciCredentials, find_credentials
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import describe_yanked, parse_reference, select_entry
-from svc.bundles.registry_client import RegistryClient
 from svc.cli import base
 from svc.client.bundles import ResolveOptions
 from svc.distribution import install_command
@@ -28,6 +27,9 @@ from svc.errors import BundleNotFound, CommandFailed, UsageError
 from svc.stores.bundles import factory
 from svc.stores.bundles.base import BundleDraft, BundleStore
 from svc.wire.bundle import BundleEntry, Signature, entry_for_json
+
+if TYPE_CHECKING:
+    from svc.bundles.registry_client import RegistryClient
 
 
 def add_root_option(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,8 @@ def publishing_client(url: str) -> RegistryClient:
             f"Publishing at {url} needs a key with the scope registry:write in SVC_REGISTRY_KEY "
             "(svc up prints one; svc keys create --scope registry:write creates one)."
         )
-    return RegistryClient(url, key=key)
+    client: RegistryClient = plugins.load("bundles", "registry_client").RegistryClient(url, key=key)
+    return client
 
 
 def find_entry(text: str, entries: Iterable[BundleEntry], platform: str | None) -> BundleEntry:
