@@ -16,7 +16,12 @@ MODEL = "smollm2-135m"
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT for child processes. A background job of a shell inherits an ignored SIGINT."""
+    """Restore SIGINT for child processes: a background job of a shell inherits an ignored SIGINT.
+
+    Remove the variables that change the output of commands, which some CI systems set.
+    """
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
