@@ -16,9 +16,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from svc.stores.counters import redis
 from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, KeyLimits, LimitExceeded, LimitUsage
-from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters, RedisReservation, SpentRequired
+from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
+from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import RedisClient
@@ -105,7 +105,7 @@ class RedisParty:
         self.redis = redis
         self.waited = 0
         self.reserved_at: dict[int, int] = {}
-        self.counters = RedisCounters(redis)
+        self.counters = RedisCounters(redis, lambda: time.monotonic() + self.waited)
         self.counters.start()
 
     async def reserve(
@@ -131,9 +131,6 @@ class RedisParty:
 class RedisParties:
     def __init__(self, one: RedisClient, two: RedisClient) -> None:
         self.one, self.two = RedisParty(one), RedisParty(two)
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.one.waited
 
     async def wait(self, seconds: int) -> None:
         """Age all data in Redis by this many seconds."""
@@ -163,9 +160,7 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest_asyncio.fixture(params=["process", "shared", "redis"])
-async def parties(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Parties]:
+async def parties(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Parties]:
     if request.param != "redis":
         local = LocalParties(tmp_path / "counters" if request.param == "shared" else None)
         yield local
@@ -176,7 +171,6 @@ async def parties(
     await one.start()
     await two.start()
     remote = RedisParties(one, two)
-    monkeypatch.setattr(redis, "time", remote)
     yield remote
     for party in (remote.one, remote.two):
         await party.counters.close()

@@ -20,8 +20,10 @@ class RedisSentinels:
     """A primary, two replicas and three Sentinels, which replace a lost primary within about two seconds."""
 
     def __init__(self, folder: Path) -> None:
-        self.primary = RedisServer()
-        self.replicas = [RedisServer("--replicaof", "127.0.0.1", str(self.primary.port)) for _ in range(2)]
+        # A replica writes the data of its primary to a file.
+        self.primary = RedisServer("--dir", str(folder))
+        replica_options = ("--dir", str(folder), "--replicaof", "127.0.0.1", str(self.primary.port))
+        self.replicas = [RedisServer(*replica_options) for _ in range(2)]
         self._folder = folder
         self._stack = ExitStack()
         self._sentinels: dict[int, subprocess.Popen[bytes]] = {}

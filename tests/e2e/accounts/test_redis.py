@@ -15,6 +15,7 @@ from tests.e2e.accounts.test_metrics import metrics
 from tests.e2e.accounts.test_usage import usage
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import Gateway, run
+from tests.fakes.redis_groups import RedisSentinels
 from tests.fakes.redis_server import RedisServer
 
 
@@ -97,6 +98,58 @@ def test_redis_outage_under_load_falls_back_to_local_limits(
     time.sleep(1.5)
     total = {row["key"]: row["requests"] for row in usage(nodes[0], "--by", "key")}
     assert total == {made["id"]: len(statuses), small["id"]: 10}
+
+
+def test_redis_sentinel_failover_under_load_refuses_no_request(start_gateway: StartGateway, tmp_path: Path) -> None:
+    with RedisSentinels(tmp_path) as sentinels:
+        one = start_gateway(env={"SVC_REDIS_URL": sentinels.url})
+        database = f"sqlite:///{one.home / 'svc' / 'svc.db'}"
+        two = start_gateway(env={"SVC_REDIS_URL": sentinels.url, "SVC_DATABASE_URL": database})
+        made = create(one, "--name", "one", "--rpm", "100000", "--budget-usd", "100")
+        small = create(one, "--name", "small", "--rpm", "5")
+        statuses: list[int] = []
+        stop = threading.Event()
+
+        def hammer(gateway: Gateway) -> None:
+            while not stop.is_set():
+                statuses.append(chat(gateway, made["key"]))
+
+        threads = [threading.Thread(target=hammer, args=(node,)) for node in (one, two)]
+        for thread in threads:
+            thread.start()
+        admitted = [chat(node, small["key"]) for node in (one, two) for _ in range(4)].count(200)
+        sentinels.primary.kill()
+        for node in (one, two):
+            until(lambda node=node: degraded(node) == ["redis"], 3)  # type: ignore[misc]
+        admitted += [chat(node, small["key"]) for node in (one, two) for _ in range(4)].count(200)
+        for node in (one, two):
+            until(lambda node=node: degraded(node) == [], 10)  # type: ignore[misc]
+        admitted += [chat(node, small["key"]) for node in (one, two) for _ in range(4)].count(200)
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+        assert set(statuses) == {200}
+        assert 5 <= admitted <= 10  # at most the limit of each machine
+        time.sleep(1.5)
+        total = {row["key"]: row["requests"] for row in usage(one, "--by", "key")}
+        assert total[made["id"]] == len(statuses)
+
+
+def test_redis_down_and_refuse_returns_503(start_gateway: StartGateway, server: RedisServer) -> None:
+    gateway = start_gateway(config='[limits]\non_redis_down = "refuse"\n', env={"SVC_REDIS_URL": server.url})
+    made = create(gateway, "--name", "one", "--rpm", "100")
+    free = create(gateway, "--name", "free")
+    assert chat(gateway, made["key"]) == 200
+    server.kill()
+    until(lambda: degraded(gateway) == ["redis"], 3)
+    refused = ask(gateway, made["key"])
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json["error"]["code"] == "internal_error"
+    assert "limits of this API key cannot be checked" in refused.json["error"]["message"]
+    assert chat(gateway, free["key"]) == 200  # it has no limits
+    server.start()
+    until(lambda: degraded(gateway) == [], 3)
+    assert chat(gateway, made["key"]) == 200
 
 
 def test_redis_slot_of_killed_gateway_is_freed(nodes: tuple[Gateway, Gateway], server: RedisServer) -> None:

@@ -30,7 +30,8 @@ from svc.gateway.limits.limit_errors import (
 from svc.gateway.routing.backends import Backend
 from svc.settings import LimitSettings
 from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, KeyLimits, LimitExceeded, LimitUsage
-from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters, RedisReservation, SpentRequired
+from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
+from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 from svc.stores.database.base import Database, StoreUnavailable, budget_period_start
 from svc.stores.database.thread import DatabaseThread

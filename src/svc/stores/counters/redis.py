@@ -22,6 +22,7 @@ from importlib import resources
 import msgspec
 
 from svc.stores.counters.base import PERIOD_CODES, KeyLimits, LimitExceeded, LimitUsage
+from svc.stores.counters.redis_types import CachedRejection, RedisReservation, Spending, SpentRequired
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
 
@@ -33,44 +34,9 @@ MAX_SPENT_SEEDS = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_CACHED_REJECTIONS = 10_000
 """Maximum number of keys with a cached rejection."""
+REPLY_LENGTHS = (1, 6, 7)
 ASK_FOR_SPENT, SPENT_UNAVAILABLE = "", -1
 """Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
-
-
-class RedisReservation(msgspec.Struct, frozen=True):
-    """A reservation in Redis, to be committed once, with the requests and tokens that remained after it."""
-
-    key_id: str
-    process: str
-    second: int
-    tokens: int
-    nano_usd: int
-    has_budget: bool
-    requests_left: int
-    tokens_left: int
-    reset_seconds: float
-    """Seconds until this request leaves the window."""
-
-
-class _CachedRejection(msgspec.Struct, frozen=True):
-    """The key is rejected until `until` (monotonic seconds), unless its request limit changes."""
-
-    request_limit: int
-    until: float
-    rejection: LimitExceeded
-
-
-class _Spending(msgspec.Struct, frozen=True):
-    """Money whose report to Redis has an unknown outcome."""
-
-    key_id: str
-    process: str
-    number: int
-    nano_usd: int
-
-
-class SpentRequired(msgspec.Struct, frozen=True):
-    """The counters do not have the spent sum of the key. The caller must repeat the reservation with it."""
 
 
 OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable], None]
@@ -79,8 +45,9 @@ OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreU
 class RedisCounters:
     """Counters in Redis. They belong to one event loop, from `start` to `close`, and do not own the connection."""
 
-    def __init__(self, redis: RedisClient) -> None:
+    def __init__(self, redis: RedisClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._redis = redis
+        self._clock = clock
         source = resources.files("svc.stores.counters").joinpath("counters.lua")
         self._script = LuaScript(source.read_text(encoding="utf-8"))
         self._process_id = ""
@@ -88,11 +55,11 @@ class RedisCounters:
         self._seeds: dict[str, int] = {}
         self._unreported_nano_usd: dict[str, int] = {}
         """Spending that Redis has not executed, by key."""
-        self._uncertain_spending: list[_Spending] = []
+        self._uncertain_spending: list[Spending] = []
         self._spending_number = 0
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
-        self._rejections: dict[str, _CachedRejection] = {}
+        self._rejections: dict[str, CachedRejection] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -119,7 +86,7 @@ class RedisCounters:
     @property
     def connected_seconds(self) -> float:
         """Seconds since the last connect. Redis may have lost the counts from before it."""
-        return time.monotonic() - self._connected_at
+        return self._clock() - self._connected_at
 
     def reserve(
         self,
@@ -163,43 +130,45 @@ class RedisCounters:
     def _parse_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
     ) -> RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable:
-        match reply:
-            case [1, int(requests_left), int(tokens_left), int(reset), int(second), int(seed)]:
-                if limits.budget_nano_usd:
-                    self._remember_seed(limits.key_id, seed)
-                if process_id == self._process_id:
-                    self._open_counts[limits.key_id] = self._open_counts.get(limits.key_id, 0) + 1
-                return RedisReservation(
-                    key_id=limits.key_id,
-                    process=process_id,
-                    second=second,
-                    tokens=tokens,
-                    nano_usd=nano_usd,
-                    has_budget=limits.budget_nano_usd > 0,
-                    requests_left=requests_left,
-                    tokens_left=tokens_left,
-                    reset_seconds=reset / 1000,
-                )
-            case [0, bytes(limit), int(retry), int(requests_left), int(tokens_left), int(requests), int(tokens)]:
-                resets = requests / 1000, tokens / 1000
-                wait = math.inf if retry < 0 else retry / 1000
-                rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets)
-                if rejection.limit == "rpm":
-                    self._cache_rejection(limits, rejection)
-                return rejection
-            case [2]:
-                return SpentRequired()
-        return StoreUnavailable("Redis sent an unexpected reply.")
+        if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
+            return StoreUnavailable("Redis sent an unexpected reply.")
+        if reply[0] == 1:
+            _, requests_left, tokens_left, reset_milliseconds, second, seed = reply
+            key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
+            if has_budget:
+                self._remember_seed(key_id, seed)
+            if process_id == self._process_id:
+                self._open_counts[key_id] = self._open_counts.get(key_id, 0) + 1
+            return RedisReservation(
+                key_id,
+                process_id,
+                second,
+                tokens,
+                nano_usd,
+                has_budget,
+                requests_left,
+                tokens_left,
+                reset_milliseconds / 1000,
+            )
+        if reply[0] == 0:
+            _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset = reply
+            wait = math.inf if retry < 0 else retry / 1000
+            resets = requests_reset / 1000, tokens_reset / 1000
+            rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets)
+            if rejection.limit == "rpm":
+                self._cache_rejection(limits, rejection)
+            return rejection
+        return SpentRequired()
 
     def _cache_rejection(self, limits: KeyLimits, rejection: LimitExceeded) -> None:
         if len(self._rejections) >= MAX_CACHED_REJECTIONS:
             self._rejections.clear()
-        until = time.monotonic() + rejection.retry_after
-        self._rejections[limits.key_id] = _CachedRejection(limits.requests, until, rejection)
+        until = self._clock() + rejection.retry_after
+        self._rejections[limits.key_id] = CachedRejection(limits.requests, until, rejection)
 
-    def _current_rejection(self, cached: _CachedRejection, limits: KeyLimits) -> LimitExceeded | None:
+    def _current_rejection(self, cached: CachedRejection, limits: KeyLimits) -> LimitExceeded | None:
         """Return the rejection with its current times, or None if it is no longer valid."""
-        remaining_seconds = cached.until - time.monotonic()
+        remaining_seconds = cached.until - self._clock()
         if remaining_seconds <= 0 or cached.request_limit != limits.requests:
             del self._rejections[limits.key_id]
             return None
@@ -223,7 +192,7 @@ class RedisCounters:
 
         def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             if number and isinstance(reply, StoreUnavailable):
-                self._defer_spend(_Spending(key_id, process, number, nano_usd), reply)
+                self._defer_spend(Spending(key_id, process, number, nano_usd), reply)
 
         arguments = (
             *("commit", process, reservation.second, reservation.tokens, reservation.nano_usd),
@@ -234,9 +203,9 @@ class RedisCounters:
     def record_spend(self, key_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""
         if nano_usd:
-            self._report_spend(_Spending(key_id, self._process_id, self._next_spending_number(), nano_usd))
+            self._report_spend(Spending(key_id, self._process_id, self._next_spending_number(), nano_usd))
 
-    def _report_spend(self, spending: _Spending) -> None:
+    def _report_spend(self, spending: Spending) -> None:
         seed = self._seeds.get(spending.key_id)
         if seed is None:
             return
@@ -251,10 +220,11 @@ class RedisCounters:
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
         arguments = ("get_usage", PERIOD_CODES[limits.period], limits.period_start)
-        match await self._redis.execute_script(self._script, (_redis_key(limits.key_id),), arguments):
-            case [int(requests), int(tokens), int(running), int(spent), int(reserved)]:
-                return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)
-        raise StoreUnavailable("Redis sent an unexpected reply.")
+        reply = await self._redis.execute_script(self._script, (_redis_key(limits.key_id),), arguments)
+        if not isinstance(reply, list) or len(reply) != 5:
+            raise StoreUnavailable("Redis sent an unexpected reply.")
+        requests, tokens, running, spent, reserved = reply
+        return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)
 
     def _remember_seed(self, key_id: str, seed: int) -> None:
         if len(self._seeds) >= MAX_SPENT_SEEDS and key_id not in self._seeds:
@@ -265,7 +235,7 @@ class RedisCounters:
         self._spending_number += 1
         return self._spending_number
 
-    def _defer_spend(self, spending: _Spending, error: StoreUnavailable) -> None:
+    def _defer_spend(self, spending: Spending, error: StoreUnavailable) -> None:
         """Report spending after the next connect: under the same number, if Redis may have added it already."""
         if spending.key_id not in self._seeds:
             return
@@ -278,7 +248,7 @@ class RedisCounters:
     def _on_connect(self) -> None:
         """Take a new process id, and report the deferred spending."""
         self._process_id = secrets.token_hex(8)
-        self._connected_at = time.monotonic()
+        self._connected_at = self._clock()
         self._rejections.clear()
         self._open_counts.clear()
         uncertain, self._uncertain_spending = self._uncertain_spending, []

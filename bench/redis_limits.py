@@ -1,0 +1,130 @@
+"""Measures the CPU time that the limits of a key add to a request: in memory, and through Redis.
+
+    python -m bench.redis_limits --rounds 5
+
+One process admits and commits requests of a key with limits of every kind, with `--outstanding` requests at once.
+Redis is a process of its own, and its time is not included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import importlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from tests.fakes.redis_server import RedisServer
+
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
+from svc.gateway.accounting.cost import PriceTable
+from svc.gateway.limits.rate_limiter import RateLimiter, Reservation
+from svc.gateway.routing.backends import build_backends
+from svc.gateway.routing.providers import build_providers
+from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Settings
+from svc.stores.counters.redis import RedisCounters
+from svc.stores.counters.shared_memory import SharedCounters
+from svc.stores.database.factory import open_state_database
+from svc.stores.database.thread import DatabaseThread
+from svc.wire.key import ApiKey
+
+MEASUREMENT_TIMEOUT_SECONDS = 60
+KEYS = [ApiKey(f"k{n}", "key", rpm=10**8, tpm=10**9, concurrency=10**5, budget_usd=10**6) for n in range(16)]
+MODEL = ModelSettings(id="m", max_output_tokens=1000, input_price=1.0, output_price=10.0)
+BODY = b'{"model":"m","max_tokens":100,"messages":[{"role":"user","content":"' + b"Hello there. " * 40 + b'"}]}'
+
+
+def open_redis(url: str) -> Any:
+    """Return a client of this version, or a connection of an earlier one."""
+    try:
+        return importlib.import_module("svc.stores.redis.factory").open_redis(url)
+    except ImportError:
+        return importlib.import_module("svc.stores.redis.connection").RedisConnection(url)
+
+
+async def measure(kind: str, server: RedisServer, folder: Path, outstanding: int, requests: int) -> float:
+    """Return microseconds of CPU per request."""
+    async with AsyncExitStack() as stack:
+        database = DatabaseThread(open_state_database({}, folder), "limits")
+        stack.push_async_callback(database.close)
+        counters = None
+        if kind == "redis":
+            redis = open_redis(server.url)
+            await redis.start()
+            stack.push_async_callback(redis.close)
+            counters = RedisCounters(redis)
+        settings = ProviderSettings(name="p", base_url="http://127.0.0.1:1/v1", models=(MODEL,))
+        (provider,) = (each for each in build_providers(Settings(providers=(settings,))) if each.name == "p")
+        backends = tuple(build_backends(provider))
+        limiter = RateLimiter(LimitSettings(), SharedCounters(), PriceTable(backends), database, counters)
+        limiter.start()
+        stack.push_async_callback(limiter.close)
+        info, loop = RoutingInfo(model="m", max_tokens=100), asyncio.get_running_loop()
+
+        async def run(count: int) -> None:
+            done = loop.create_future()
+            started = finished = 0
+
+            def start() -> None:
+                nonlocal started
+                started += 1
+                if kind == "none":
+                    loop.call_soon(finish, None)
+                else:
+                    limiter.admit(KEYS[started % 16], info, RequestBody(BODY), backends, on_admission)
+
+            def on_admission(reservation: Any) -> None:
+                loop.call_soon(finish, reservation)
+
+            def finish(reservation: Any) -> None:
+                nonlocal finished
+                if reservation is not None:
+                    assert isinstance(reservation, Reservation), reservation
+                    reservation.commit(120, 0.0004)
+                finished += 1
+                if started < count:
+                    start()
+                elif finished == count:
+                    done.set_result(None)
+
+            for _ in range(outstanding):
+                start()
+            async with asyncio.timeout(MEASUREMENT_TIMEOUT_SECONDS):
+                await done
+
+        await run(200)  # loads the sums from the database
+        gc.collect()
+        cpu = time.process_time()
+        await run(requests)
+        cpu = time.process_time() - cpu
+    return cpu / requests * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--outstanding", type=int, default=64)
+    args = parser.parse_args()
+    found: dict[str, list[float]] = {"none": [], "memory": [], "redis": []}
+    run: Callable[..., float] = lambda *arguments: uvloop.run(measure(*arguments))  # noqa: E731
+    with tempfile.TemporaryDirectory() as folder, RedisServer() as server:
+        for _ in range(args.rounds):
+            for kind, results in found.items():
+                results.append(run(kind, server, Path(folder), args.outstanding, args.requests))
+    base = found["none"]
+    for kind in ("memory", "redis"):
+        added = sorted(value - none for value, none in zip(found[kind], base, strict=True))
+        print(f"{kind:<7} adds {statistics.median(added):5.1f} µs of CPU per request ({added[0]:.1f}-{added[-1]:.1f})")
+
+
+if __name__ == "__main__":
+    main()
