@@ -259,7 +259,7 @@ def _cpu(process: int) -> float:
 
 @contextlib.contextmanager
 def gateway(config: str) -> Iterator[Gateway]:
-    """Run a gateway that measures its event loop lag, and prints it on SIGUSR1."""
+    """Run a gateway that measures its event loop lag, and prints it on SIGUSR1. It logs to `gateway.log`."""
     home = material.HOME / "bench"
     home.mkdir(parents=True, exist_ok=True)
     (home / "svc.toml").write_text(config)
@@ -269,9 +269,10 @@ def gateway(config: str) -> Iterator[Gateway]:
         "SVC_REGISTRY_ROOT": str(material.HOME / "registry"),
         "SVC_API_KEYS": "test-key",
     }
-    process = subprocess.Popen(
-        [sys.executable, __file__, "serve"], env=environ, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    with (home / "gateway.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, __file__, "serve"], env=environ, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+        )
     try:
         assert process.stdout is not None
         yield Gateway(process.stdout.readline().split()[0], process)
