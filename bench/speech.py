@@ -37,7 +37,7 @@ from svc.app.listeners import listen  # noqa: E402
 from svc.speech import ipc  # noqa: E402
 from svc.speech.model import detect_model  # noqa: E402
 from svc.speech.recognition_stream import RecognitionStream  # noqa: E402
-from svc.speech.vad import VoiceActivityDetector  # noqa: E402
+from svc.speech.vad import VoiceActivityDetector, VoiceActivityModel  # noqa: E402
 
 FRAME = 1600
 """Bytes per frame (50 ms)."""
@@ -71,7 +71,7 @@ def accuracy(spoken: dict[str, tuple[str, bytes]], name: str, of_folder: set[str
     """Run the recognition of a worker, without sockets and clocks. `of_folder` names the clips of `--clips`."""
     model = detect_model(material.make_model(name))
     engine = plugins.load("speech.engines", model.engine).load(model)
-    detector = VoiceActivityDetector(model.files["vad"])
+    detector = VoiceActivityDetector(VoiceActivityModel(model.files["vad"]))
     language = "en" if "en" in model.languages else None
     totals = {"read": [0, 0], "all": [0, 0], **({"--clips": [0, 0]} if of_folder else {})}
     retracted, cpu_seconds, seconds = 0, 0.0, 0.0

@@ -95,6 +95,7 @@ class RecognitionStream:
         self._resampler = Resampler(self._format.rate)
         self._inbox: deque[bytes | FlushStream | ResetStream] = deque()
         self._pending_samples: Samples = np.zeros(0, np.float32)
+        self._is_input_finished = False
         self._endpointer = Endpointer(skip_silence=vad)
         self._pre_roll: deque[Samples] = deque(maxlen=PRE_ROLL_WINDOWS)
         self._segment_samples: Samples = np.zeros(
@@ -136,22 +137,30 @@ class RecognitionStream:
         self._inbox.append(item)
 
     def advance(self, max_windows: int) -> bool:
-        """Process up to `max_windows` windows of queued input. Return whether any input was processed."""
-        did_work = False
-        while max_windows and not self._is_flushing and self._ended_segment is None:
+        """Process up to `max_windows` windows of queued input. Return whether any window was processed."""
+        for count in range(max_windows):
+            window = self.next_window()
+            if window is None:
+                return count > 0
+            self.process_window(window, self.detector.is_speech(window))
+        return True
+
+    def next_window(self) -> Samples | None:
+        """Process queued input up to the next window. The caller classifies it and calls `process_window`.
+
+        Return None if the input is processed, or waits until an utterance or a segment is finished.
+        """
+        while not self._is_flushing and self._ended_segment is None:
             if len(self._pending_samples) >= WINDOW_SAMPLES:
                 window, self._pending_samples = (
                     self._pending_samples[:WINDOW_SAMPLES],
                     self._pending_samples[WINDOW_SAMPLES:],
                 )
-                self._process_window(window)
-                max_windows -= 1
-            elif self._inbox:
-                self._process_item(self._inbox.popleft())
-            else:
+                return window
+            if not self._inbox:
                 break
-            did_work = True
-        return did_work
+            self._process_item(self._inbox.popleft())
+        return None
 
     def _process_item(self, item: bytes | FlushStream | ResetStream) -> None:
         if isinstance(item, bytes):
@@ -159,26 +168,22 @@ class RecognitionStream:
                 (self._pending_samples, self._resampler.push(to_mono_floats(item, self._format)))
             )
             self._emit(AudioProcessed(self.stream_id, len(item)))
-        elif isinstance(item, FlushStream):
-            if not self._live:
-                self._pending_samples = np.concatenate((self._pending_samples, self._resampler.finish()))
-                self._inbox.appendleft(item) if len(
-                    self._pending_samples
-                ) >= WINDOW_SAMPLES else self._flush_last_window()
-            else:
-                self._flush_last_window()
-        else:
+        elif isinstance(item, ResetStream):
             self._epoch += 1
             self._discard_utterance()
+        elif not self._pad_last_window():
+            self._is_flushing = True
+        else:
+            self._inbox.appendleft(item)
 
-    def _flush_last_window(self) -> None:
-        """Pad the last window with silence and end the utterance."""
-        if len(self._pending_samples):
-            window = np.zeros(WINDOW_SAMPLES, np.float32)
-            window[: len(self._pending_samples)] = self._pending_samples
-            self._pending_samples = self._pending_samples[:0]
-            self._process_window(window)
-        self._is_flushing = True
+    def _pad_last_window(self) -> bool:
+        """Pad the audio of the utterance to whole windows. Return whether a window is pending."""
+        if not self._live and not self._is_input_finished:
+            self._pending_samples = np.concatenate((self._pending_samples, self._resampler.finish()))
+            self._is_input_finished = True
+        if padding := -len(self._pending_samples) % WINDOW_SAMPLES:
+            self._pending_samples = np.concatenate((self._pending_samples, np.zeros(padding, np.float32)))
+        return len(self._pending_samples) > 0
 
     def _discard_utterance(self) -> None:
         self._pending_samples = self._pending_samples[:0]
@@ -187,10 +192,11 @@ class RecognitionStream:
         self._reset_utterance()
         self._begin_segment()
 
-    def _process_window(self, window: Samples) -> None:
+    def process_window(self, window: Samples, is_speech: bool) -> None:
+        """Process a window of `next_window`."""
         endpointer = self._endpointer
         self._position += 1
-        decision = endpointer.push(self.detector.is_speech(window), float(np.dot(window, window)))
+        decision = endpointer.push(is_speech, float(np.dot(window, window)))
         if decision == "skip":
             self._pre_roll.append(window)
             return

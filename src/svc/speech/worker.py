@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,12 +32,14 @@ from svc.errors import SpeechFailed, SvcError
 from svc.speech import ipc
 from svc.speech.engines.base import RecognitionEngine
 from svc.speech.recognition_stream import URGENCY_INSTANT, URGENCY_NEXT_PARTIAL, DecodeJob, RecognitionStream
-from svc.speech.vad import VoiceActivityDetector
+from svc.speech.vad import VoiceActivityDetector, VoiceActivityModel
 
 log = logging.getLogger("svc.speech.worker")
 
 MAX_WINDOWS_PER_TURN = 64
 """Windows of one stream that are processed in a turn: 2 s of audio, about 10 ms of CPU time."""
+AUDIO_TURN_SECONDS = 0.02
+"""Time between two turns that process only audio. Streams whose audio arrives in it share a call of the detector."""
 SOCKET_READ_BYTES = 1 << 16
 URGENT_THREAD_NICENESS, BACKGROUND_THREAD_NICENESS = 3, 13
 """Niceness of the threads. The main thread keeps the niceness that the gateway gave the process (2)."""
@@ -57,22 +60,30 @@ class SpeechWorker:
         """Streams with input or a result since their work was last looked at."""
         self._pending_work: dict[int, tuple[int, float]] = {}
         self._engine: RecognitionEngine | None = None
+        self._detection: VoiceActivityModel | None = None
         self._free_detectors: list[VoiceActivityDetector] = []
 
     def run(self) -> None:
         """Run until the gateway closes the socket."""
         threading.Thread(target=self._read_messages, name="reader", daemon=True).start()
-        is_idle = True
+        timeout: float | None = None
+        next_audio_turn_at = 0.0
         while True:
             try:
-                while True:
-                    message = self._inbox.get(block=is_idle)
-                    is_idle = False
-                    if message is None:
-                        return
-                    self._handle(message)
+                message = self._inbox.get(timeout=timeout)
             except queue.Empty:
-                is_idle = not self._run_turn()
+                if self._run_turn():
+                    timeout = next_audio_turn_at = 0.0
+                else:
+                    timeout, next_audio_turn_at = None, time.monotonic() + AUDIO_TURN_SECONDS
+                continue
+            if message is None:
+                return
+            self._handle(message)
+            if not isinstance(message, ipc.FeedAudio):
+                timeout = next_audio_turn_at = 0.0
+            else:
+                timeout = max(0.0, next_audio_turn_at - time.monotonic())
 
     def _read_messages(self) -> None:
         frame_decoder = ipc.IpcFrameDecoder()
@@ -119,10 +130,8 @@ class SpeechWorker:
             if "vad" not in model.files:
                 raise SpeechFailed(f"The model {model.name!r} has no voice activity detector.")
             self._engine = plugins.load("speech.engines", model.engine).load(model)
-            self._free_detectors = [VoiceActivityDetector(model.files["vad"]) for _ in range(message.max_streams)]
-            for detector in self._free_detectors[:1]:
-                detector.is_speech(np.zeros(512, np.float32))
-                detector.reset()
+            self._detection = VoiceActivityModel(model.files["vad"])
+            self._free_detectors = [VoiceActivityDetector(self._detection) for _ in range(message.max_streams)]
             noise = np.random.default_rng(1).normal(0, 0.01, 16000).astype(np.float32)
             self._engine.begin_segment(None).decode_partial(noise)
         except (SvcError, ImportError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -160,15 +169,28 @@ class SpeechWorker:
         return bool(self._changed_stream_ids)
 
     def _advance_changed_streams(self) -> None:
-        changed, self._changed_stream_ids = self._changed_stream_ids, set()
-        for stream_id in changed & self._streams.keys():
+        changed = self._changed_stream_ids & self._streams.keys()
+        self._changed_stream_ids = self._process_windows([self._streams[stream_id] for stream_id in changed])
+        for stream_id in changed:
             stream = self._streams[stream_id]
-            if stream.advance(MAX_WINDOWS_PER_TURN):
-                self._changed_stream_ids.add(stream_id)
             if work := stream.pending_work():
                 self._pending_work[stream_id] = work
             else:
                 self._pending_work.pop(stream_id, None)
+
+    def _process_windows(self, streams: list[RecognitionStream]) -> set[int]:
+        """Process the audio of streams, a window of each at a time. Return the ids of those that may have more."""
+        for _ in range(MAX_WINDOWS_PER_TURN):
+            windows = [(stream, window) for stream in streams if (window := stream.next_window()) is not None]
+            if not windows or self._detection is None:
+                return set()
+            flags = self._detection.detect(
+                [stream.detector for stream, _ in windows], [window for _, window in windows]
+            )
+            for (stream, window), is_speech in zip(windows, flags, strict=True):
+                stream.process_window(window, is_speech)
+            streams = [stream for stream, _ in windows]
+        return {stream.stream_id for stream in streams}
 
     def _thread_for(self, urgency: int) -> _InferenceThread:
         is_incremental = self._engine is not None and self._engine.is_incremental

@@ -88,7 +88,8 @@ class RecognitionRunner:
                 transcripts.append(message.text)
 
         vad = self._model.files.get("vad")
-        detector = plugins.load("speech", "vad").VoiceActivityDetector(vad) if vad else AlwaysSpeech()
+        module = plugins.load("speech", "vad")
+        detector = module.VoiceActivityDetector(module.VoiceActivityModel(vad)) if vad else AlwaysSpeech()
         stream = plugins.load("speech", "recognition-stream").RecognitionStream(
             1, self._engine, detector, emit=emit, format_=audio_chunks[0].format if audio_chunks else None, live=False
         )
