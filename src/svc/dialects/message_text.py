@@ -14,9 +14,9 @@ from svc.dialects.message_schema import MessagePart, UndecodedPart
 from svc.dialects.validation import decode_client_value
 
 _read_first_byte: Final = struct.Struct("B").unpack_from
-"""Costs less than a copy or a view of the value."""
-_QUOTE: Final = (0x22,)
-_NULL_INITIAL: Final = (0x6E,)
+"""Costs less than a copy or a view of the value. The type `object` below avoids a new tuple for each comparison."""
+_QUOTE: Final[object] = (0x22,)
+_NULL_INITIAL: Final[object] = (0x6E,)
 _UNDECODED_PARTS_DECODER: Final = msgspec.json.Decoder(list[UndecodedPart])
 _CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
 
