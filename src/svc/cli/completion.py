@@ -114,7 +114,7 @@ def _list_values(kind: str) -> Iterator[str]:
         yield from list_recipes(base.home() / "recipes")
     elif kind == "models":
         url, key = _gateway_address.resolve_gateway(None, None, LOCAL_GATEWAY_URL)
-        yield from (str(model["id"]) for model in list_models(GatewayAddress(url, key)) if model.get("kind") is None)
+        yield from (model.id for model in list_models(GatewayAddress(url, key)) if model.kind is None)
     elif base.home().exists():  # otherwise, a Tab would create the folder
         with _admin_client.open_admin_client(argparse.Namespace(gateway=None)) as admin:
             for api_key in admin.list_keys():

@@ -20,6 +20,7 @@ from svc.dialects.request_passthrough import pass_through_request
 from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
 from svc.wire.chat import (
     RefusalDelta,
+    RefusalPart,
     StreamDelta,
     StreamError,
     StreamFinish,
@@ -133,7 +134,7 @@ def decode_result(backend: ChatBackend, response: ClientResponse, body: bytes) -
     except (SvcError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise GatewayFailed("The response is not a chat completion. Check that the address is a gateway's.") from error
     return ChatResult(
-        text="".join(part.text for part in decoded.parts if isinstance(part, TextPart)),
+        text="".join(part.text for part in decoded.parts if isinstance(part, TextPart | RefusalPart)),
         usage=to_chat_usage(decoded.usage),
         raw=raw,
         model=decoded.model,

@@ -152,11 +152,7 @@ class ClientCore:
 
     async def models(self) -> list[ModelInfo]:
         """Return the models that the key may use."""
-        _, body = await self.session.fetch("GET", "/models")
-        try:
-            return msgspec.json.decode(body, type=_ModelList).data
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise GatewayFailed("The response is not a model list. Check that the address is a gateway's.") from error
+        return decode_models((await self.session.fetch("GET", "/models"))[1])
 
     async def transcribe(
         self, audio: str | os.PathLike[str] | bytes, model: str | None, language: str | None
@@ -198,6 +194,14 @@ class ClientCore:
     async def close(self) -> None:
         """Close the connections."""
         await self.session.close()
+
+
+def decode_models(body: bytes) -> list[ModelInfo]:
+    """Decode a model list. Raises GatewayFailed."""
+    try:
+        return msgspec.json.decode(body, type=_ModelList).data
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise GatewayFailed("The response is not a model list. Check that the address is a gateway's.") from error
 
 
 def _load_chat_module() -> Any:

@@ -16,10 +16,9 @@ from __future__ import annotations
 import argparse
 import readline
 import sys
-from typing import Any
 
 from svc.cli import _gateway_address
-from svc.cli.chat.gateway_client import FINISH_REASON_MESSAGES, GatewayAddress, list_models, request_chat
+from svc.cli.chat.gateway_client import FINISH_REASON_MESSAGES, ChatOptions, GatewayAddress, list_models, request_chat
 from svc.errors import CommandFailed, SvcError, UsageError
 
 LOCAL_GATEWAY_URL = "http://127.0.0.1:3000/v1"
@@ -54,11 +53,8 @@ class Conversation:
 
     def __init__(self, gateway: GatewayAddress, args: argparse.Namespace) -> None:
         self._gateway = gateway
-        self._model = args.model or _first_model(gateway)
+        self._options = ChatOptions(args.model or _first_model(gateway), not args.no_stream, args.max_tokens)
         self._messages = [{"role": "system", "content": args.system}] if args.system else []
-        self._options: dict[str, Any] = {"stream": not args.no_stream}
-        if args.max_tokens is not None:
-            self._options["max_tokens"] = args.max_tokens
 
     def ask_once(self, prompt: str) -> int:
         """Print one response."""
@@ -68,7 +64,7 @@ class Conversation:
     def run_interactive(self) -> int:
         """Alternate prompts and responses until Ctrl-D."""
         readline.set_history_length(MAX_HISTORY_LINES)
-        print(f"{self._model} at {self._gateway.url}. Ctrl-C stops a response, Ctrl-D ends.", file=sys.stderr)
+        print(f"{self._options.model} at {self._gateway.url}. Ctrl-C stops a response, Ctrl-D ends.", file=sys.stderr)
         while True:
             try:
                 prompt = input("> ")
@@ -94,7 +90,7 @@ class Conversation:
         self._messages.append({"role": "user", "content": prompt})
         shown_chunks: list[str] = []
         finish_reason = ""
-        chunks = request_chat(self._gateway, {"model": self._model, "messages": self._messages, **self._options})
+        chunks = request_chat(self._gateway, self._options, self._messages)
         try:
             for chunk in chunks:
                 shown_chunks.append(chunk.text)
@@ -122,11 +118,11 @@ def _read_prompt(words: list[str]) -> str:
 
 
 def _first_model(gateway: GatewayAddress) -> str:
-    available = [model for model in list_models(gateway) if model.get("kind") is None]
+    available = [model for model in list_models(gateway) if model.kind is None]
     if not available:
         raise CommandFailed(f"The gateway at {gateway.url} has no chat models. See: svc doctor")
-    local = [model for model in available if model.get("owned_by") == "local"]
-    return str((local or available)[0]["id"])
+    local = [model for model in available if model.owned_by == "local"]
+    return (local or available)[0].id
 
 
 def _strip_control_characters(text: str) -> str:
