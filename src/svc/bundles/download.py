@@ -9,7 +9,6 @@ One thread receives and writes, another hashes, so that neither waits for the ot
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
 import queue
 import threading
@@ -157,11 +156,6 @@ class PartialFile:
         return self.hasher.finish()
 
 
-def receive_rest(response: http.client.HTTPResponse, size: int, partial_file: PartialFile) -> None:
-    """Write the rest of the file from a response that starts at the current offset. Raises OSError on interruption."""
-    partial_file.receive(iter(lambda: response.read1(min(64 << 10, size - partial_file.size)), b""))
-
-
 def download(
     entry: BundleEntry, source: BundleSource, folder: Path, name: str, on_progress: DownloadProgress | None = None
 ) -> tuple[Path, str]:
@@ -218,7 +212,7 @@ def _fetch_all(entry: BundleEntry, source: BundleSource, state: DownloadState, p
             source.fetch(entry, partial_file.size, state, partial_file)
         except BundleNotFound:
             raise
-        except (OSError, http.client.HTTPException, RegistryUnreachable) as error:
+        except (OSError, RegistryUnreachable) as error:
             failures = 0 if partial_file.size > size_before else failures + 1
             if failures >= MAX_EMPTY_DOWNLOAD_ATTEMPTS:
                 reason = error.message if isinstance(error, RegistryUnreachable) else f"{error or type(error).__name__}"

@@ -1,19 +1,17 @@
-"""Handle URLs and connections of registry clients. A malformed URL raises RegistryFailed."""
+"""Handle URLs and responses of registry clients. A malformed URL raises RegistryFailed."""
 
 from __future__ import annotations
 
-import http.client
-import ssl
 import unicodedata
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from svc.errors import RegistryFailed
 
+if TYPE_CHECKING:
+    import httpx2
+
 DEFAULT_PORTS = {"http": 80, "https": 443}
-REDIRECT_STATUSES = (301, 302, 303, 307, 308)
-HTTP_CONNECTION_ERRORS = (OSError, http.client.HTTPException, ValueError)
-"""Exceptions of a connection. ValueError is raised for names and headers that cannot be encoded."""
 
 _PRINTABLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 
@@ -34,27 +32,21 @@ def parse_origin(url: str) -> UrlOrigin:
 def resolve_redirect(url: str, location: str) -> str:
     """Resolve a `Location` header. Raises RegistryFailed for a target that is not an http or https URL."""
     try:
-        # http.client decodes headers as Latin-1. Non-ASCII bytes are sent back unchanged.
-        redirect_url = urljoin(url, quote(location.encode("latin-1", "replace"), safe=_PRINTABLE_ASCII))
+        redirect_url = urljoin(url, quote(location, safe=_PRINTABLE_ASCII))
     except ValueError as error:
         raise RegistryFailed(f"{_quote_url(url)} redirects to a malformed URL: {_quote_url(location)}.") from error
     parse_origin(redirect_url)
     return redirect_url
 
 
-def create_connection(url: str, timeout: float) -> tuple[http.client.HTTPConnection, str]:
-    """Return an unopened connection and the request target. Raises RegistryFailed."""
-    (scheme, host, port), parts = _split_url(url)
-    request_target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context), request_target
-    return http.client.HTTPConnection(host, port, timeout=timeout), request_target
-
-
-def describe_error(error: BaseException) -> str:
-    """Return a short reason for a connection failure."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+def read_limited(response: httpx2.Response, max_bytes: int) -> bytes:
+    """Read at most `max_bytes` of the body. Raises the errors of httpx2."""
+    data = bytearray()
+    for chunk in response.iter_raw():
+        data += chunk
+        if len(data) >= max_bytes:
+            break
+    return bytes(data[:max_bytes])
 
 
 def sanitize_text(text: str, max_length: int = 300) -> str:

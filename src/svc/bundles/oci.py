@@ -11,20 +11,21 @@ host under the registry's parent domain or in the user's list. A redirect target
 from __future__ import annotations
 
 import hashlib
-import http.client
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+import httpx2
 import msgspec
 
 from svc.bundles import http_client
-from svc.bundles.download import DownloadState, PartialFile, receive_rest
+from svc.bundles.download import DownloadState, PartialFile
 from svc.bundles.oci_credentials import OciCredentials
 from svc.bundles.reference import check_name
 from svc.errors import InvalidRequest, RegistryFailed, UsageError
+from svc.outbound_http import HTTP_ERRORS, checked_environment, describe_http_error
 from svc.wire.bundle import BundleEntry, Signature
 
 BUNDLE_ARTIFACT_TYPE = "application/vnd.svc.bundle.v1"
@@ -120,6 +121,13 @@ class OciRepository:
         self._find_credentials = find_credentials
         self._credentials: OciCredentials | None = None
         self._authorization: str | None = None
+        with checked_environment():
+            self._http = httpx2.Client(
+                headers={"user-agent": "svc", "accept-encoding": "identity"},
+                timeout=OCI_TIMEOUT_SECONDS,
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+                max_redirects=MAX_OCI_REDIRECTS,
+            )
 
     def push(self, file: Path, sha256: str, annotations: Mapping[str, str]) -> str:
         """Upload a bundle, and return the manifest's digest. Raises RegistryFailed."""
@@ -169,7 +177,7 @@ class OciRepository:
         return manifest, digest
 
     @contextmanager
-    def open_blob(self, digest: str, start: int = 0) -> Iterator[http.client.HTTPResponse]:
+    def open_blob(self, digest: str, start: int = 0) -> Iterator[httpx2.Response]:
         """Open a layer, from `start` on if the registry supports ranges (status 206)."""
         with self._request("GET", f"blobs/{digest}", {"range": f"bytes={start}-"} if start else {}) as response:
             self._check_status(response, 200, 206)
@@ -177,7 +185,7 @@ class OciRepository:
 
     def _upload_blob(self, descriptor: OciDescriptor, body_factory: BodyFactory) -> None:
         with self._request("HEAD", f"blobs/{descriptor.digest}", {}) as response:
-            if response.status == 200:
+            if response.status_code == 200:
                 return
         with self._request("POST", "blobs/uploads/", {"content-length": "0"}) as response:
             self._check_status(response, 202)
@@ -190,58 +198,53 @@ class OciRepository:
     @contextmanager
     def _request(
         self, method: str, path: str, headers: Mapping[str, str], body: BodyFactory | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Send one request, authenticate if challenged, and follow redirects."""
+    ) -> Iterator[httpx2.Response]:
+        """Send one request, authenticate if challenged, and follow redirects of GET."""
         url = path if "://" in path else f"{self._reference.origin}/v2/{self._reference.repository}/{path}"
-        authenticated = False
-        for _ in range(MAX_OCI_REDIRECTS + 2):
-            is_registry_origin = http_client.parse_origin(url) == self._origin
-            connection, request_target = http_client.create_connection(url, OCI_TIMEOUT_SECONDS)
-            try:
-                response = self._send(
-                    connection, method, request_target, self._request_headers(is_registry_origin, headers), body
-                )
-                location = response.headers.get("location")
-                if response.status == 401 and is_registry_origin and not authenticated:
-                    authenticated = True
-                    self._authorization = self._authorization_for(response.headers.get("www-authenticate", ""))
-                elif response.status in http_client.REDIRECT_STATUSES and location and method == "GET":
-                    url = http_client.resolve_redirect(url, location)
-                else:
+        for is_last_attempt in (False, True):
+            request_headers = dict(headers)
+            if self._authorization and http_client.parse_origin(url) == self._origin:
+                request_headers["authorization"] = self._authorization
+            with self._send(method, url, request_headers, body, follow_redirects=method == "GET") as response:
+                is_registry_origin = http_client.parse_origin(str(response.url)) == self._origin
+                if is_last_attempt or response.status_code != 401 or not is_registry_origin:
                     yield response
                     return
-            finally:
-                connection.close()
-        raise RegistryFailed(f"{self._reference.origin} redirects too often.")
+                challenge = response.headers.get("www-authenticate", "")
+            self._authorization = self._authorization_for(challenge)
 
-    def _request_headers(self, is_registry_origin: bool, headers: Mapping[str, str]) -> dict[str, str]:
-        request_headers = {"user-agent": "svc", **headers}
-        if is_registry_origin and self._authorization:
-            request_headers["authorization"] = self._authorization
-        return request_headers
-
+    @contextmanager
     def _send(
         self,
-        connection: http.client.HTTPConnection,
         method: str,
-        request_target: str,
-        headers: dict[str, str],
-        body: BodyFactory | None,
-    ) -> http.client.HTTPResponse:
+        url: str,
+        headers: Mapping[str, str],
+        body: BodyFactory | None = None,
+        *,
+        follow_redirects: bool = False,
+    ) -> Iterator[httpx2.Response]:
+        """Send one request. httpx2 does not send `Authorization` to another host after a redirect."""
         try:
-            connection.request(method, request_target, body=None if body is None else body(), headers=headers)
-            return connection.getresponse()
-        except http_client.HTTP_CONNECTION_ERRORS as error:
+            content = None if body is None else body()
+            request = self._http.build_request(method, url, headers=headers, content=content)
+            response = self._http.send(request, stream=True, follow_redirects=follow_redirects)
+        except httpx2.TooManyRedirects as error:
+            raise RegistryFailed(f"{self._reference.origin} redirects too often.") from error
+        except HTTP_ERRORS as error:
             raise RegistryFailed(
-                f"{self._reference.origin} cannot be reached: {http_client.describe_error(error)}."
+                f"{self._reference.origin} cannot be reached: {describe_http_error(error)}."
             ) from error
-
-    def _read(self, response: http.client.HTTPResponse, max_bytes: int) -> bytes:
         try:
-            return response.read(max_bytes)
-        except http_client.HTTP_CONNECTION_ERRORS as error:
+            yield response
+        finally:
+            response.close()
+
+    def _read(self, response: httpx2.Response, max_bytes: int) -> bytes:
+        try:
+            return http_client.read_limited(response, max_bytes)
+        except HTTP_ERRORS as error:
             raise RegistryFailed(
-                f"{self._reference.origin} closed the connection early: {http_client.describe_error(error)}."
+                f"{self._reference.origin} closed the connection early: {describe_http_error(error)}."
             ) from error
 
     def _authorization_for(self, challenge: str) -> str | None:
@@ -272,38 +275,36 @@ class OciRepository:
 
     def _fetch_token(self, realm: str, parameters: dict[str, str]) -> str:
         """Request a token. Redirects are not followed. Raises RegistryFailed."""
-        connection, request_target = http_client.create_connection(realm, OCI_TIMEOUT_SECONDS)
-        headers = {"user-agent": "svc"}
-        try:
-            if self._credentials and self._credentials.identity_token:
-                # https://distribution.github.io/distribution/spec/auth/oauth/
-                grant = {"grant_type": "refresh_token", "client_id": "svc"}
-                form = urlencode(parameters | grant | {"refresh_token": self._credentials.identity_token}).encode()
-                headers |= {"content-type": "application/x-www-form-urlencoded", "content-length": str(len(form))}
-                response = self._send(connection, "POST", request_target, headers, lambda: iter([form]))
-            else:
-                if self._credentials:
-                    headers["authorization"] = self._credentials.basic_authorization
-                query = urlencode(parameters, quote_via=quote)
-                token_target = f"{request_target}{'&' if '?' in request_target else '?'}{query}"
-                response = self._send(connection, "GET", token_target, headers, None)
-            if response.status != 200:
+        headers, body = {}, None
+        if self._credentials and self._credentials.identity_token:
+            # https://distribution.github.io/distribution/spec/auth/oauth/
+            grant = {"grant_type": "refresh_token", "client_id": "svc"}
+            form = urlencode(parameters | grant | {"refresh_token": self._credentials.identity_token}).encode()
+            headers = {"content-type": "application/x-www-form-urlencoded", "content-length": str(len(form))}
+            method, url, body = "POST", realm, lambda: iter([form])
+        else:
+            if self._credentials:
+                headers = {"authorization": self._credentials.basic_authorization}
+            query = urlencode(parameters, quote_via=quote)
+            method, url = "GET", f"{realm}{'&' if '?' in realm else '?'}{query}"
+        with self._send(method, url, headers, body) as response:
+            if response.status_code != 200:
                 raise RegistryFailed(
-                    f"The token service of {self._reference.origin} returned status {response.status}."
+                    f"The token service of {self._reference.origin} returned status {response.status_code}."
                 )
-            token_response = msgspec.json.decode(self._read(response, MAX_TOKEN_RESPONSE_BYTES), type=_TokenResponse)
+            data = self._read(response, MAX_TOKEN_RESPONSE_BYTES)
+        try:
+            token_response = msgspec.json.decode(data, type=_TokenResponse)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RegistryFailed(f"The token service of {self._reference.origin} returned no token.") from error
-        finally:
-            connection.close()
         if not (token := token_response.token or token_response.access_token):
             raise RegistryFailed(f"The token service of {self._reference.origin} returned no token.")
         return f"Bearer {token}"
 
-    def _check_status(self, response: http.client.HTTPResponse, *statuses: int) -> None:
-        if response.status not in statuses:
+    def _check_status(self, response: httpx2.Response, *statuses: int) -> None:
+        if response.status_code not in statuses:
             detail = http_client.sanitize_text(self._read(response, 2000).decode("utf-8", "replace"), 200)
-            raise RegistryFailed(f"{self._reference.origin} returned status {response.status}: {detail}")
+            raise RegistryFailed(f"{self._reference.origin} returned status {response.status_code}: {detail}")
 
 
 def manifest_annotations(entry: BundleEntry) -> dict[str, str]:
@@ -342,9 +343,12 @@ class OciBundleSource:
 
     def fetch(self, entry: BundleEntry, start: int, state: DownloadState, partial_file: PartialFile) -> None:
         with self._repository.open_blob(f"sha256:{entry.sha256}", start) as response:
-            if response.status == 200 and start:
+            if response.status_code == 200 and start:
                 partial_file.restart()
-            receive_rest(response, entry.size_bytes, partial_file)
+            try:
+                partial_file.receive(response.iter_raw())
+            except HTTP_ERRORS as error:
+                raise ConnectionError(describe_http_error(error)) from error
 
 
 def _read_chunks(file: Path) -> Iterator[bytes]:

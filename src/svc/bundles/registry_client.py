@@ -164,17 +164,12 @@ class RegistryClient:
             raise RegistryFailed(f"{self.url} sent a response that cannot be decoded: {error}.") from error
 
     def _read(self, response: httpx2.Response, max_bytes: int) -> bytes:
-        data = bytearray()
         try:
-            for chunk in response.iter_raw():
-                data += chunk
-                if len(data) >= max_bytes:
-                    break
+            return http_client.read_limited(response, max_bytes)
         except HTTP_ERRORS as error:
             raise RegistryUnreachable(
                 f"{self.url} closed the connection early: {describe_http_error(error)}."
             ) from error
-        return bytes(data[:max_bytes])
 
     @contextmanager
     def request(

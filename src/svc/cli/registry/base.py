@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from svc import plugins
-from svc.bundles import oci
 from svc.bundles.archive import limits_from_environ
 from svc.bundles.digest import sha256_file
 from svc.bundles.download import DownloadProgress
@@ -29,6 +28,7 @@ from svc.stores.bundles.base import BundleDraft, BundleStore
 from svc.wire.bundle import BundleEntry, Signature, entry_for_json
 
 if TYPE_CHECKING:
+    from svc.bundles import oci
     from svc.bundles.registry_client import RegistryClient
 
 
@@ -130,7 +130,10 @@ def open_oci_repository(reference: oci.OciReference) -> oci.OciRepository:
             return OciCredentials(user, password)
         return find_credentials(host, reference.repository, os.environ)
 
-    return oci.OciRepository(reference, get_credentials, token_hosts)
+    repository: oci.OciRepository = plugins.load("bundles", "oci").OciRepository(
+        reference, get_credentials, token_hosts
+    )
+    return repository
 
 
 def load_signing_module() -> Any:
