@@ -21,6 +21,7 @@ from contextlib import AsyncExitStack
 from importlib import resources
 from typing import Any
 
+import msgspec
 import uvloop
 from tests.fakes.redis_server import RedisServer
 
@@ -30,8 +31,8 @@ from svc.stores.redis.factory import open_redis
 SCRIPT = resources.files("svc.stores.counters").joinpath("counters.lua").read_text(encoding="utf-8")
 KEYS = 16
 MEASUREMENT_TIMEOUT_SECONDS = 60
-RESERVE = ("reserve", "p", 10**9, 10**9, 10**6, 10**15, 3, 0, 100, 1000, 0, 12345)
-COMMIT = ("commit", "p", 1, 100, 1000, 40, 400, 0)
+RESERVE = msgspec.msgpack.encode(("reserve", "p", 10**9, 10**9, 10**6, 10**15, 3, 0, 100, 1000, 0, 12345))
+COMMIT = msgspec.msgpack.encode(("commit", "p", 1, 100, 1000, 40, 400, 0))
 
 Pair = Callable[[str, Callable[[], None]], None]
 """Reserve and commit for a key, then call back."""
@@ -51,10 +52,10 @@ async def open_ours(server: RedisServer, stack: AsyncExitStack) -> Pair:
                 lambda committed: on_done() if committed == [1] else print(committed),
                 script,
                 (key,),
-                (COMMIT[0], COMMIT[1], reply[4], *COMMIT[3:]),
+                (COMMIT,),
             )
 
-        redis.run_script(commit, script, (key,), RESERVE)
+        redis.run_script(commit, script, (key,), (RESERVE,))
 
     return run
 
@@ -64,9 +65,9 @@ def run_in_tasks(call: Callable[[str, tuple[Any, ...]], Awaitable[Any]]) -> Pair
     tasks: set[asyncio.Task[None]] = set()
 
     async def pair(key: str, on_done: Callable[[], None]) -> None:
-        reply = await call(key, RESERVE)
+        reply = await call(key, (RESERVE,))
         assert reply[0] == 1, reply
-        await call(key, (COMMIT[0], COMMIT[1], reply[4], *COMMIT[3:]))
+        await call(key, (COMMIT,))
         on_done()
 
     def run(key: str, on_done: Callable[[], None]) -> None:
@@ -109,9 +110,7 @@ async def open_glide(server: RedisServer, stack: AsyncExitStack) -> Pair:
     )
     stack.push_async_callback(client.close)
     script = glide.Script(SCRIPT)
-    return run_in_tasks(
-        lambda key, arguments: client.invoke_script(script, keys=[key], args=[str(each) for each in arguments])
-    )
+    return run_in_tasks(lambda key, arguments: client.invoke_script(script, keys=[key], args=list(arguments)))
 
 
 CLIENTS = {"ours": open_ours, "redis-py": open_redis_py, "coredis": open_coredis, "valkey-glide": open_glide}

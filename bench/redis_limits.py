@@ -1,6 +1,7 @@
 """Measures the CPU time that the limits of a key add to a request: in memory, and through Redis.
 
     python -m bench.redis_limits --rounds 5
+    python -m bench.redis_limits --slow        # how long requests wait for a Redis that is slow or stopped
 
 One process admits and commits requests of a key with limits of every kind, with `--outstanding` requests at once.
 Redis is a process of its own, and its time is not included.
@@ -22,6 +23,7 @@ from typing import Any
 
 import uvloop
 from tests.fakes.redis_server import RedisServer
+from tests.fakes.tcp_proxy import TcpProxy
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
@@ -108,12 +110,65 @@ async def measure(kind: str, server: RedisServer, folder: Path, outstanding: int
     return cpu / requests * 1e6
 
 
+async def measure_waits(fault: str, folder: Path, seconds: float) -> list[float]:
+    """Return the sorted waits, in milliseconds, of 200 requests per second while Redis has a fault."""
+    waits: list[float] = []
+    with RedisServer() as server, TcpProxy(server.port) as proxy:
+        async with AsyncExitStack() as stack:
+            database = DatabaseThread(open_state_database({}, folder), "limits")
+            stack.push_async_callback(database.close)
+            redis = open_redis(f"redis://127.0.0.1:{proxy.port}")
+            await redis.start()
+            stack.push_async_callback(redis.close)
+            limiter = RateLimiter(LimitSettings(), SharedCounters(), PriceTable(()), database, RedisCounters(redis))
+            limiter.start()
+            stack.push_async_callback(limiter.close)
+            loop, started_at, count = asyncio.get_running_loop(), time.monotonic(), 0
+            info, key = RoutingInfo(model="m", max_tokens=100), ApiKey("k", "key", rpm=10**8)
+            is_faulty = False
+
+            def admit() -> None:
+                sent_at = loop.time()
+
+                def on_admission(reservation: Any) -> None:
+                    waits.append((loop.time() - sent_at) * 1000)
+                    loop.call_later(0.1, reservation.commit, 100, 0.0)
+
+                limiter.admit(key, info, RequestBody(BODY), (), on_admission)
+
+            while time.monotonic() - started_at < seconds:
+                if not is_faulty and count == 200:  # one second without a fault
+                    is_faulty = True
+                    if fault == "stopped":
+                        server.freeze()
+                    else:
+                        proxy.delay_seconds = float(fault.partition(" ")[0])
+                admit()
+                count += 1
+                await asyncio.sleep(max(0.0, started_at + count * 0.005 - time.monotonic()))
+            await asyncio.sleep(0.3)
+            if fault == "stopped":
+                server.thaw()
+            proxy.delay_seconds = 0.0
+            assert len(waits) == count
+    return sorted(waits)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--outstanding", type=int, default=64)
+    parser.add_argument("--slow", action="store_true")
     args = parser.parse_args()
+    if args.slow:
+        for fault in ("0 s late", "0.2 s late", "2 s late", "stopped"):
+            with tempfile.TemporaryDirectory() as name:
+                waits = uvloop.run(measure_waits(fault, Path(name), 15))
+            percentiles = (waits[len(waits) * share // 1000] for share in (500, 990, 999))
+            columns = "  ".join(f"{value:6.1f}" for value in (*percentiles, waits[-1]))
+            print(f"{fault:<11} {len(waits)} requests wait, in ms, p50, p99, p99.9, max: {columns}")
+        return
     found: dict[str, list[float]] = {"none": [], "memory": [], "redis": []}
     run: Callable[..., float] = lambda *arguments: uvloop.run(measure(*arguments))  # noqa: E731
     with tempfile.TemporaryDirectory() as folder, RedisServer() as server:

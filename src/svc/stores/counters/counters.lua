@@ -15,7 +15,7 @@
 --     buried                  the second of the last check for expired processes
 --   No other key is used: in a cluster, a script can use the keys of one slot only.
 --
---   ARGV and results:
+--   ARGV[1] is an array in MessagePack. Its items, and the results:
 --     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
 --       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
 --       -> {1, requests left, tokens left, ms to reset, second, seed}
@@ -274,19 +274,16 @@ local function get_usage(kind, start)
   return {at.requests, at.tokens, at.running, spent, at.held}
 end
 
-local a = {}
-for i, value in ipairs(ARGV) do
-  a[i] = tonumber(value) or value
-end
+local a = cmsgpack.unpack(ARGV[1])
 if a[1] == 'reserve' then
-  return reserve(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], ARGV[11], a[12])
+  return reserve(a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12])
 elseif a[1] == 'commit' then
-  return commit(ARGV[2], a[3], a[4], a[5], a[6], a[7], a[8])
+  return commit(a[2], a[3], a[4], a[5], a[6], a[7], a[8])
 elseif a[1] == 'get_usage' then
   return get_usage(a[2], a[3])
 elseif a[1] == 'record_spend' then
-  return record_spend(ARGV[2], a[3], a[4], a[5])
+  return record_spend(a[2], a[3], a[4], a[5])
 elseif a[1] == 'keep_alive' then
-  return keep_alive(ARGV[2])
+  return keep_alive(a[2])
 end
-return leave(ARGV[2])
+return leave(a[2])

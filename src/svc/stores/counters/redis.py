@@ -39,6 +39,9 @@ ASK_FOR_SPENT, SPENT_UNAVAILABLE = "", -1
 """Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
 
 
+_encode = msgspec.msgpack.Encoder().encode
+"""Encodes the arguments of the script as one, which takes a third of the time of many."""
+
 OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable], None]
 
 
@@ -74,7 +77,7 @@ class RedisCounters:
             self._task.cancel()
             await asyncio.wait([self._task])
         leaving = [
-            self._redis.execute_script(self._script, (_redis_key(key_id),), ("leave", self._process_id))
+            self._redis.execute_script(self._script, (_redis_key(key_id),), (_encode(("leave", self._process_id)),))
             for key_id in self._open_counts
         ]
         await asyncio.gather(*leaving, return_exceptions=True)
@@ -120,9 +123,14 @@ class RedisCounters:
             self._script,
             (_redis_key(limits.key_id),),
             (
-                *("reserve", process_id, limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
-                *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd, spent_argument),
-                random.getrandbits(48),
+                _encode(
+                    (
+                        *("reserve", process_id),
+                        *(limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
+                        *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd, spent_argument),
+                        random.getrandbits(48),
+                    )
+                ),
             ),
             on_slow,
         )
@@ -198,7 +206,7 @@ class RedisCounters:
             *("commit", process, reservation.second, reservation.tokens, reservation.nano_usd),
             *(tokens, nano_usd, number),
         )
-        self._redis.run_script(on_reply, self._script, (_redis_key(key_id),), arguments)
+        self._redis.run_script(on_reply, self._script, (_redis_key(key_id),), (_encode(arguments),))
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""
@@ -215,12 +223,12 @@ class RedisCounters:
                 self._defer_spend(spending, reply)
 
         arguments = ("record_spend", spending.process, spending.number, spending.nano_usd, seed)
-        self._redis.run_script(on_reply, self._script, (_redis_key(spending.key_id),), arguments)
+        self._redis.run_script(on_reply, self._script, (_redis_key(spending.key_id),), (_encode(arguments),))
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
         arguments = ("get_usage", PERIOD_CODES[limits.period], limits.period_start)
-        reply = await self._redis.execute_script(self._script, (_redis_key(limits.key_id),), arguments)
+        reply = await self._redis.execute_script(self._script, (_redis_key(limits.key_id),), (_encode(arguments),))
         if not isinstance(reply, list) or len(reply) != 5:
             raise StoreUnavailable("Redis sent an unexpected reply.")
         requests, tokens, running, spent, reserved = reply
@@ -261,11 +269,10 @@ class RedisCounters:
     async def _run_heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            key_ids = list(self._open_counts)
+            key_ids, arguments = list(self._open_counts), _encode(("keep_alive", self._process_id))
             for start in range(0, len(key_ids), HEARTBEAT_BATCH_KEYS):
                 for key_id in key_ids[start : start + HEARTBEAT_BATCH_KEYS]:
-                    arguments = ("keep_alive", self._process_id)
-                    self._redis.run_script(_ignore_reply, self._script, (_redis_key(key_id),), arguments)
+                    self._redis.run_script(_ignore_reply, self._script, (_redis_key(key_id),), (arguments,))
                 await asyncio.sleep(HEARTBEAT_BATCH_SECONDS)
 
 

@@ -35,7 +35,7 @@ SLOW_REPLY_GRACE_SECONDS: Final = 0.002
 """Time to read a reply that has arrived, before it counts as late."""
 MAX_LOOP_LAG_SECONDS: Final = 0.01
 """With a larger delay of its own timer, this process was busy. Redis then gets another SLOW_REPLY_SECONDS."""
-MAX_REPLY_WAIT_SECONDS: Final = 0.2
+MAX_REPLY_WAIT_SECONDS: Final = 0.1
 """The time that a request waits for a reply while this process is busy."""
 SLOW_PROBE_SECONDS: Final = 0.05
 """The interval of PING while the connection is slow and no command is pending."""
