@@ -12,6 +12,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 from collections.abc import Iterator
 from itertools import islice
@@ -29,6 +30,8 @@ from svc.recipes.recipe import list_recipes
 SHELLS = ("bash", "zsh", "fish")
 MAX_LISTED_VALUES = 1000
 LIST_TIMEOUT_SECONDS = 2
+SAFE_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
+"""Other values are not completed: bash executes a `$(…)` in the list, and a gateway chooses the names of its models."""
 
 
 def _values_of(kind: str) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the script, or values."""
     if args.list is not None:
         signal.alarm(LIST_TIMEOUT_SECONDS)  # its default action ends the process: a Tab must not wait for a network
-        for value in islice(_list_values(args.list), MAX_LISTED_VALUES):
+        for value in islice(filter(SAFE_VALUE.fullmatch, _list_values(args.list)), MAX_LISTED_VALUES):
             print(value)
         return 0
     if args.shell is None:
@@ -119,6 +122,4 @@ def _list_values(kind: str) -> Iterator[str]:
         with _admin_client.open_admin_client(argparse.Namespace(gateway=None)) as admin:
             for api_key in admin.list_keys():
                 if api_key.revoked is None:
-                    yield api_key.id
-                    if api_key.name.isascii() and api_key.name.replace("-", "").replace("_", "").isalnum():
-                        yield api_key.name
+                    yield from (api_key.id, api_key.name)

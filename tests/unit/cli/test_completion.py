@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fakes.web import Answer, WebServer
 from tests.terminal import TerminalOutput
 
 from svc import plugins
@@ -157,6 +158,16 @@ def test_completion_bash_lists_commands_and_unrevoked_keys(folder: Path) -> None
     assert "webshop" not in complete("keys", "show", "")
     assert complete("run", "a") == {"ask.yaml"}
     assert complete("registry", "add", "--root", "t") == {"talks"}
+
+
+def test_completion_bash_model_name_with_command_is_not_executed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = b'{"data": [{"id": "meta/llama-3.1:8b"}, {"id": "$(touch executed)"}, {"id": "`touch executed`"}]}'
+    with WebServer(lambda request: Answer(200, {"content-type": "application/json"}, models)) as server:
+        monkeypatch.setenv("SVC_GATEWAY_URL", f"{server.url}/v1")
+        script = 'source svc.bash; _svc_list_models ""'
+        done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["meta/llama-3.1:8b"]
+    assert not (folder / "executed").exists()
 
 
 def test_completion_list_without_state_folder_creates_none(
