@@ -96,6 +96,8 @@ class BlockingResponse:
             if self._timed_out:
                 raise TimeoutError from None
             raise
+        if self._timed_out:  # shutting down the socket may look like the end of the body
+            raise TimeoutError
         if not chunk:
             self.is_complete = True
         return chunk
@@ -113,7 +115,8 @@ class BlockingResponse:
 
     def _on_deadline(self) -> None:
         self._timed_out = True
-        self._shut_down()
+        if not self.is_complete:  # else another request may use the connection
+            self._shut_down()
 
     def _shut_down(self) -> None:
         """Wake a thread that waits for bytes. Closing the socket would not wake it."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidStatus
+from websockets.exceptions import InvalidHandshake, InvalidProxy, InvalidStatus, ProxyError
 
 from svc import plugins
 from svc.client.http_session import HttpSession, error_from_code, error_from_response
@@ -68,7 +68,12 @@ async def connect_live(session: HttpSession, connection_options: Mapping[str, An
         response = error.response
         headers = {name.lower(): value for name, value in response.headers.raw_items()}
         raise error_from_response(response.status_code, headers, bytes(response.body or b"")) from error
-    except (OSError, InvalidProxy) as error:
+    except InvalidProxy as error:
+        # Not the error itself: it contains the URL of the proxy, with the password.
+        raise GatewayFailed(
+            f"The gateway at {session.base_url} cannot be reached: the proxy is not valid: {error.msg}."
+        ) from None
+    except (OSError, ProxyError) as error:
         raise GatewayFailed(
             f"The gateway at {session.base_url} cannot be reached: {_describe_os_error(error)}."
         ) from error

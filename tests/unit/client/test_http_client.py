@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,27 @@ def test_live_https_proxy_variable_is_not_used_for_plain_http(monkeypatch: pytes
         live_server.shutdown()
 
 
+@pytest.mark.parametrize("proxy", ["http://user:pass-word@", "http://user:pass-word@127.0.0.1:1/path"])
+def test_live_invalid_proxy_raises_error_without_credentials(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    with (
+        svc.Client(gateway_url="http://gateway.example", api_key="key-1") as client,
+        pytest.raises(errors.GatewayFailed, match="the proxy is not valid") as caught,
+    ):
+        client.live()
+    assert "pass-word" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_live_wrong_proxy_password_names_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ForwardProxy(tmp_path, "user:other") as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{CREDENTIALS}@127.0.0.1:{proxy.port}")
+        with (
+            svc.Client(gateway_url="http://gateway.example", api_key="key-1") as client,
+            pytest.raises(errors.GatewayFailed, match="proxy rejected connection: HTTP 401"),
+        ):
+            client.live()
+
+
 # a client of the caller's
 
 
@@ -457,6 +479,13 @@ def test_client_new_connection_reset_by_server_is_a_failure(chat: Chat, plain_se
     with pytest.raises(errors.GatewayFailed, match="cannot be reached"):
         chat(plain_server)
     assert len(plain_server.requests) == 1
+
+
+def test_chat_timeout_of_a_body_without_length_times_out(chat: Chat, plain_server: FakeProvider) -> None:
+    completion = answer(200, openai_wire.chat("ok"))
+    plain_server.plays(completion, completion, sse(openai_wire.stream()[:3], framing="close", end=stall()))
+    with pytest.raises(errors.GatewayFailed, match="timed out"):
+        chat(plain_server, timeout_s=0.5)
 
 
 def test_client_many_threads_share_one_client(plain_server: FakeProvider) -> None:
