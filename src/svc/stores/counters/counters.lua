@@ -8,7 +8,7 @@
 --     c:<process>, m:<process>
 --                             the part of each process in `running` and `held`
 --     a:<process>             the last second in which the process was active. It is repeated while `c` is not 0
---     q:<process>             the number of the last spending that was added. A repeated one is not added again
+--     q:<process>             the number of the newest spending that was added. A repeated one is not added again
 --     spent, start, kind      nano-USD spent in the period, the start of the period, and its length: day (1), month (2) or
 --                             total (3)
 --     seed                    the id of the sum that was loaded from the database
@@ -140,16 +140,18 @@ local function release(name, field, amount)
   end
 end
 
--- Adds to the money spent, unless this number was added before: its reply was lost.
+-- Adds to the money spent. A negative number repeats a report whose reply was lost: it is not added twice.
 local function spend(process, number, nano_usd)
   if nano_usd == 0 then
     return
   end
-  if number > 0 then
-    if number <= tonumber(redis.call('HGET', key, 'q:' .. process) or 0) then
+  if number ~= 0 then
+    local newest = tonumber(redis.call('HGET', key, 'q:' .. process) or 0)
+    if number < 0 and -number <= newest then
       return
     end
-    redis.call('HSET', key, 'q:' .. process, number, 'a:' .. process, second)
+    -- A first report can be older than the newest: it waited until the script was cached.
+    redis.call('HSET', key, 'q:' .. process, math.max(newest, math.abs(number)), 'a:' .. process, second)
   end
   at.spent = at.spent + nano_usd
 end

@@ -200,7 +200,8 @@ class RedisCounters:
 
         def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             if number and isinstance(reply, StoreUnavailable):
-                self._defer_spend(Spending(key_id, process, number, nano_usd), reply)
+                is_uncertain = isinstance(reply, OutcomeUnknown)
+                self._defer_spend(Spending(key_id, process, number, nano_usd), is_uncertain=is_uncertain)
 
         arguments = (
             *("commit", process, reservation.second, reservation.tokens, reservation.nano_usd),
@@ -213,16 +214,17 @@ class RedisCounters:
         if nano_usd:
             self._report_spend(Spending(key_id, self._process_id, self._next_spending_number(), nano_usd))
 
-    def _report_spend(self, spending: Spending) -> None:
+    def _report_spend(self, spending: Spending, *, is_repeat: bool = False) -> None:
         seed = self._seeds.get(spending.key_id)
         if seed is None:
             return
 
         def on_reply(reply: RedisReply | StoreUnavailable) -> None:
             if isinstance(reply, StoreUnavailable):
-                self._defer_spend(spending, reply)
+                self._defer_spend(spending, is_uncertain=is_repeat or isinstance(reply, OutcomeUnknown))
 
-        arguments = ("record_spend", spending.process, spending.number, spending.nano_usd, seed)
+        number = -spending.number if is_repeat else spending.number
+        arguments = ("record_spend", spending.process, number, spending.nano_usd, seed)
         self._redis.run_script(on_reply, self._script, (_redis_key(spending.key_id),), (_encode(arguments),))
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
@@ -243,11 +245,11 @@ class RedisCounters:
         self._spending_number += 1
         return self._spending_number
 
-    def _defer_spend(self, spending: Spending, error: StoreUnavailable) -> None:
+    def _defer_spend(self, spending: Spending, *, is_uncertain: bool) -> None:
         """Report spending after the next connect: under the same number, if Redis may have added it already."""
         if spending.key_id not in self._seeds:
             return
-        if isinstance(error, OutcomeUnknown):
+        if is_uncertain:
             self._uncertain_spending.append(spending)
         else:
             deferred = self._unreported_nano_usd
@@ -261,7 +263,7 @@ class RedisCounters:
         self._open_counts.clear()
         uncertain, self._uncertain_spending = self._uncertain_spending, []
         for spending in uncertain:
-            self._report_spend(spending)
+            self._report_spend(spending, is_repeat=True)
         unreported, self._unreported_nano_usd = self._unreported_nano_usd, {}
         for key_id, nano_usd in unreported.items():
             self.record_spend(key_id, nano_usd)
