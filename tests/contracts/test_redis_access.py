@@ -81,6 +81,10 @@ async def test_redis_connection_password_file_is_read_again(tmp_path: Path, monk
         file.write_text("second-token")
         await until(lambda: b"cmdstat_auth:calls=2" in server.tell("INFO commandstats"))
         assert not redis.is_down
+        file.unlink()  # as while a helper replaces it
+        await asyncio.sleep(0.2)
+        assert not redis.is_down
+        file.write_text("second-token")
         server.tell("CLIENT KILL TYPE normal")
         await until(lambda: redis.is_down)
         await until(lambda: not redis.is_down)
@@ -88,3 +92,14 @@ async def test_redis_connection_password_file_is_read_again(tmp_path: Path, monk
         file.unlink()
         with pytest.raises(StoreUnavailable, match=r"token cannot be read: No such file"):
             await open_redis(f"redis://127.0.0.1:{server.port}?password_file={file}").check_connection()
+
+
+async def test_redis_connection_sentinels_are_down_logs_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    redis = open_redis("redis+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster")
+    await redis.start()
+    await asyncio.sleep(1.2)  # at least two more attempts
+    await redis.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Redis at mymaster of 127.0.0.1:1,127.0.0.1:2 does not respond: "
+        "No Sentinel responds and knows the primary 'mymaster'."
+    ]

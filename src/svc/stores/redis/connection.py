@@ -154,11 +154,18 @@ class RedisConnection(RedisClient):
             try:
                 await asyncio.wait_for(protocol.closed.wait(), PASSWORD_CHECK_SECONDS)
             except TimeoutError:
-                password = await read_password(self._address)
-                if password is not None and password != self._password:
-                    await protocol.execute(*_auth_command(self._address.user, password))
-                    self._password = password
+                await self._authenticate_again(protocol)
         await protocol.closed.wait()
+
+    async def _authenticate_again(self, protocol: RedisProtocol) -> None:
+        """Use a new password. Without a valid one the connection stays: Redis keeps it authenticated."""
+        try:
+            password = await read_password(self._address)
+            if password and password != self._password:
+                await protocol.execute(*_auth_command(self._address.user, password))
+                self._password = password
+        except StoreUnavailable as error:
+            log.warning("Redis at %s stays connected with the old password: %s", self._address.display_name, error)
 
     def _mark_connected(self, protocol: RedisProtocol) -> None:
         self._protocol = protocol

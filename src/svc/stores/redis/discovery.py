@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.asyncio import Redis, Sentinel
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
@@ -35,6 +36,9 @@ async def find_primary(address: RedisAddress) -> Host:
             stack.push_async_callback(client.aclose)
         try:
             host, port = await sentinel.discover_master(address.primary_name)
+        except MasterNotFoundError:
+            # Its message has the addresses of Python objects: the log would report each attempt as a new failure.
+            raise StoreUnavailable(f"No Sentinel responds and knows the primary {address.primary_name!r}.") from None
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"Sentinel does not name the primary: {error}") from error
     return str(host), int(port)
