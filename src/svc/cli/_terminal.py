@@ -111,7 +111,9 @@ class TransferBar:
 
     def __init__(self) -> None:
         console = _create_console(sys.stderr)
-        label = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        label = TextColumn(
+            "{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        )
         bar = BarColumn(bar_width=max(8, min(32, console.width // 4)))
         speed = (_KnownSpeedColumn(),) if console.width >= MIN_SPEED_WIDTH else ()
         # Standard output may be a pipe while standard error is a terminal. rich would write both to the terminal.
@@ -143,7 +145,7 @@ class TransferBar:
         if self._task is None or label != self._label:
             if self._task is not None:
                 self._progress.remove_task(self._task)
-            self._label, self._task = label, self._progress.add_task(_printable(label).replace("[", r"\["), total=None)
+            self._label, self._task = label, self._progress.add_task(_printable(label), total=None)
         self._progress.update(self._task, completed=done, total=total or None)
 
 

@@ -24,8 +24,8 @@ PROGRESS = """
 import sys
 from svc.cli import base
 with base.ProgressBar() as progress:
-    progress("fetching [a]", 0, 0)
-    progress("fetching [a]", 50_000_000, 100_000_000)
+    progress("fetching [a] \\\\[/]", 0, 0)
+    progress("fetching [a] \\\\[/]", 50_000_000, 100_000_000)
     progress("checking a very long name of a bundle that is wider than the terminal", 7_000_000, 100_000_000)
     input()
 print("done")
