@@ -148,7 +148,12 @@ class ConnectionTrace:
 def build_http_request(
     http_client: Any, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., Any] | None
 ) -> httpx2.Request:
-    """Build the request with the remaining time as its timeouts. Raises TimeoutError if there is none."""
+    """Build the request with the remaining time as its timeouts.
+
+    Raises TimeoutError if there is none, and UsageError if the client is closed.
+    """
+    if http_client.is_closed:
+        raise UsageError("The client is closed.")
     remaining = timeouts.deadline - time.monotonic()
     if remaining <= 0:
         raise TimeoutError

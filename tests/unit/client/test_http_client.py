@@ -345,6 +345,21 @@ def test_client_http_client_of_other_kind_raises_usage_error() -> None:
         svc.AsyncClient(http_client=blocking)  # type: ignore[arg-type]
 
 
+def test_client_closed_raises_usage_error(plain_server: FakeProvider) -> None:
+    client = svc.Client(gateway_url=plain_server.address, api_key="key-1")
+    client.close()
+    with pytest.raises(errors.UsageError, match="closed"):
+        client.chat("Hi")
+
+    async def run() -> None:
+        client = svc.AsyncClient(gateway_url=plain_server.address, api_key="key-1")
+        await client.close()
+        await client.chat("Hi")
+
+    with pytest.raises(errors.UsageError, match="closed"):
+        asyncio.run(run())
+
+
 # HTTP/2
 
 NGINX_CONFIG = """
