@@ -86,6 +86,8 @@ class RegistryClient:
             is_invalid = True
         if is_invalid:
             raise UsageError(f"{url[:200]!r} is not the URL of a registry, such as http://HOST:PORT or https://HOST.")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise UsageError("The key of the registry, SVC_REGISTRY_KEY, must have printable ASCII characters only.")
         self.url = url.rstrip("/")
         self._key = key
         headers = {"user-agent": "svc", "accept-encoding": "identity"}
@@ -262,7 +264,7 @@ class HttpBundleSource:
             elif response.status_code == 206:
                 _check_range(response, partial_file.size, entry.size_bytes)
             tag = response.headers.get("etag")
-            state.etag = tag if tag and tag.startswith('"') else None
+            state.etag = tag if tag and tag.startswith('"') and tag.isascii() else None  # a header must be ASCII
             partial_file.save_state()
             try:
                 partial_file.receive(response.iter_raw())

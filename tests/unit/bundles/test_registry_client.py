@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import hashlib
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from tests.fakes.certificate import certificate, context
 from tests.fakes.forward_proxy import ForwardProxy
 from tests.fakes.web import Answer, WebServer
 
+from svc.bundles.download import download
 from svc.bundles.registry_client import RegistryClient
 from svc.errors import RegistryFailed, RegistryUnreachable, SvcError, UsageError
 from svc.wire.bundle import BundleEntry
@@ -76,6 +78,37 @@ def test_registry_client_redirect_to_non_ascii_path_is_percent_encoded(serve):
 def test_registry_client_malformed_url_raises_usage_error(url):
     with pytest.raises(UsageError):
         RegistryClient(url)
+
+
+@pytest.mark.parametrize("key", ["kéy", "two\nlines"])
+def test_registry_client_key_that_is_no_header_raises_usage_error_without_it(key):
+    with pytest.raises(UsageError, match="SVC_REGISTRY_KEY") as caught:
+        RegistryClient("http://127.0.0.1:1", key=key)
+    assert key not in str(caught.value)
+
+
+def test_download_etag_that_is_not_ascii_is_not_sent_back(serve, tmp_path):
+    content = bytes(range(200)) * 1000
+
+    def answer(request):
+        half = len(content) // 2 if len(server.requests) == 1 else len(content)
+        headers = {"etag": '"\xe9"', "content-length": str(len(content)), "connection": "close"}
+        return Answer(headers=headers, body=content[:half])
+
+    server = serve(answer)
+    entry = BundleEntry(
+        model_id="m",
+        version="1",
+        target="any",
+        size_bytes=len(content),
+        path="m/1/any/m.xyb",
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+    source = RegistryClient(server.url).bundle_source()
+    with contextlib.suppress(RegistryFailed):
+        download(entry, source, tmp_path, "m")
+    path, _ = download(entry, source, tmp_path, "m")
+    assert path.read_bytes() == content
 
 
 def test_registry_client_key_is_sent_to_same_origin_only(serve):
