@@ -134,7 +134,7 @@ def _parse_hosts(netloc: str, default_port: int) -> tuple[tuple[str, int], ...]:
 def _parse_database(text: str) -> int:
     if not text:
         return 0
-    if not text.isdecimal() or int(text) >= MAX_DATABASE:
+    if not text.isdecimal() or len(text) > len(str(MAX_DATABASE)) or int(text) >= MAX_DATABASE:
         raise _InvalidUrl("the database is not a number")
     return int(text)
 

@@ -16,6 +16,7 @@ from svc.stores.redis.address import parse_redis_url
         *("redis://a,b", "redis://a/0/1", "redis+other://a", "rediss://a/2147483648", "redis://a:99999999"),
         *("redis+sentinel://a:1", "redis+sentinel://a:1/p/x", "redis+sentinel://a:1/p/0/1", "redis+sentinel:///p"),
         *("redis+cluster://a:1/2", "redis+cluster://a,,b", "redis+cluster://a:x"),
+        "redis://a/" + "9" * 5000,
     ],
 )
 def test_parse_redis_url_invalid_url_raises_usage_error(url: str) -> None:
