@@ -139,7 +139,7 @@ def test_doctor_redis_sentinel_and_cluster_are_checked(
         monkeypatch.setenv("SVC_REDIS_URL", sentinels.url.replace("mymaster", "other"))
         status, found = run_doctor(capsys)
         assert status == 1
-        assert "No master found for 'other'" in found["redis"]["says"]
+        assert "knows the primary 'other'" in found["redis"]["says"]
     with RedisCluster(tmp_path) as cluster:
         monkeypatch.setenv("SVC_REDIS_URL", cluster.url)
         status, found = run_doctor(capsys)

@@ -154,6 +154,7 @@ class RedisCounters:
                 tokens,
                 nano_usd,
                 has_budget,
+                limits.concurrency > 0,
                 requests_left,
                 tokens_left,
                 reset_milliseconds / 1000,
@@ -208,6 +209,8 @@ class RedisCounters:
             *(tokens, nano_usd, number),
         )
         self._redis.run_script(on_reply, self._script, (_redis_key(key_id),), (_encode(arguments),))
+        if reservation.has_concurrency:  # the client's next request may reach Redis from another machine
+            self._redis.flush()
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""

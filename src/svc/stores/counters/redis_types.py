@@ -16,6 +16,7 @@ class RedisReservation(msgspec.Struct, frozen=True):
     tokens: int
     nano_usd: int
     has_budget: bool
+    has_concurrency: bool
     requests_left: int
     tokens_left: int
     reset_seconds: float

@@ -81,6 +81,10 @@ class RedisClient(ABC):
         reply takes longer than a request waits: before `on_reply`, and possibly before `send` returns.
         """
 
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what was sent in this iteration of the event loop now, instead of at its end."""
+
     def run_script(
         self,
         on_reply: OnReply,

@@ -87,6 +87,10 @@ class ClusterClient(RedisClient):
     def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
         self._send_to(self._primaries[_slot_of(arguments)], on_reply, arguments, on_slow, MAX_REDIRECTIONS)
 
+    def flush(self) -> None:
+        for node in self._nodes.values():
+            node.flush()
+
     def _send_to(
         self,
         host: Host | None,

@@ -98,6 +98,10 @@ class RedisConnection(RedisClient):
         else:
             self._protocol.send(on_reply, arguments, on_slow)
 
+    def flush(self) -> None:
+        if self._protocol is not None:
+            self._protocol.flush()
+
     # the connection
 
     async def _keep_connected(self, first_attempt_done: asyncio.Event) -> None:

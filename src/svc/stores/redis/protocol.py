@@ -106,14 +106,14 @@ class RedisProtocol:
         if self._timer is None:
             self._set_timer(now + SLOW_REPLY_SECONDS)
         if not self._unsent:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._unsent.append(hiredis.pack_command(arguments))  # type: ignore[arg-type]  # its stub names one item
         if self.is_slow and on_slow is not None:
             on_slow()
 
-    def _flush(self) -> None:
-        """Write all commands of this iteration of the event loop at once."""
-        if self._transport is not None:
+    def flush(self) -> None:
+        """Write the unsent commands. The next iteration of the event loop does it otherwise."""
+        if self._transport is not None and self._unsent:
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
