@@ -90,3 +90,11 @@ def test_install_after_failed_compilation_names_log_and_does_not_repeat(tree: Pa
     (tree / "src" / "svc" / "two.py").write_text(SOURCE)
     assert run(tree).returncode == 0
     assert len(installed(tree)) == len(LISTED) + 1
+
+
+def test_compile_without_an_extra_succeeds(tree: Path) -> None:
+    without_types = "import a_missing_extra\n\n\nclass Client(a_missing_extra.Client):\n"
+    without_types += "    def count(self) -> int:\n        return self.length\n"
+    (tree / "src" / "svc" / "two.py").write_text(without_types)
+    assert run(tree).returncode == 0
+    assert len(installed(tree)) == len(LISTED) + 1
