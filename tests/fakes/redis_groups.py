@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.fakes.ports import closed_port
+from tests.fakes.ports import closed_cluster_port, closed_port
 from tests.fakes.redis_server import RedisServer, send_command, server_binary
 
 READY_SECONDS = 20.0
@@ -78,7 +78,7 @@ class RedisCluster:
             server_folder = folder / f"node{number}"
             server_folder.mkdir()
             options = ("--dir", str(server_folder), "--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-            servers.append(RedisServer(*options))
+            servers.append(RedisServer(*options, port=closed_cluster_port()))
         self.primaries, self.replicas = servers[:3], servers[3:]
         self._stack = ExitStack()
 

@@ -49,9 +49,9 @@ def send_command(port: int, command: str) -> bytes:
 class RedisServer:
     """A server without persistence: it is empty after a restart."""
 
-    def __init__(self, *options: str, tls_file: Path | None = None) -> None:
+    def __init__(self, *options: str, tls_file: Path | None = None, port: int | None = None) -> None:
         """`tls_file` has the server's certificate and key, and is the only CA of clients. It needs Debian's Redis."""
-        self.port = closed_port()
+        self.port = closed_port() if port is None else port
         self._options = options
         self._tls_file = tls_file
         self._process: subprocess.Popen[bytes] | None = None
