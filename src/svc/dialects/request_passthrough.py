@@ -27,6 +27,14 @@ _ROUTING_FIELDS: Final = frozenset(
         *("max_tokens", "max_completion_tokens", "n", "n_predict", "max_new_tokens", "min_tokens"),
     )
 )
+_USUAL_FIELDS: Final = _ROUTING_FIELDS.union(
+    (
+        *("temperature", "top_p", "top_k", "stop", "stop_sequences", "seed", "tools", "tool_choice", "user", "metadata"),
+        *("parallel_tool_calls", "response_format", "presence_penalty", "frequency_penalty", "reasoning_effort"),
+        *("store", "service_tier", "thinking", "prompt_cache_key", "logprobs", "logit_bias", "top_logprobs"),
+    )
+)
+"""Common names in lower case. A body with only these names has no variant of another case."""
 _CLOSING_BRACE: Final = 0x7D
 MAX_COPIED_BODY_BYTES: Final = 16 * 1024
 """Up to this size, a body is cut with an additional copy, which costs less than avoiding it."""
@@ -132,6 +140,8 @@ def _drop_case_variants(body: dict[str, Any]) -> tuple[str, ...]:
 
 def find_case_variants(names: Collection[str]) -> tuple[str, ...]:
     """Return the names that differ only in case from a field that routing reads."""
+    if _USUAL_FIELDS.issuperset(names):
+        return ()
     all_names = "_".join(names)
     if all_names.isascii() and all_names.islower():
         return ()

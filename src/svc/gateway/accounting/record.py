@@ -25,6 +25,8 @@ _JSON_BOOLEANS: Final = (b"false", b"true")
 _SMALL_NUMBER_COUNT: Final = 1000
 _SMALL_NUMBERS: Final = tuple(b"%d" % number for number in range(_SMALL_NUMBER_COUNT))
 """Precomputed, because each line needs some."""
+_THOUSANDTHS: Final = tuple(b".%03d" % number for number in range(1000))
+_MAX_TABLE_MICROSECONDS: Final = _SMALL_NUMBER_COUNT * 1000
 
 
 class AttemptRecord:
@@ -317,4 +319,7 @@ def _encode_usd(usd: float) -> bytes:
 
 def _encode_milliseconds(seconds: float) -> bytes:
     """Encode seconds as milliseconds with three decimal places."""
-    return b"%.3f" % (seconds * 1000)
+    microseconds = int(seconds * 1_000_000 + 0.5)
+    if not 0 <= microseconds < _MAX_TABLE_MICROSECONDS:
+        return b"%.3f" % (seconds * 1000)
+    return _SMALL_NUMBERS[microseconds // 1000] + _THOUSANDTHS[microseconds % 1000]
