@@ -17,14 +17,14 @@ WORDS = (
 )
 CLIENT_HEADERS = (
     (
-        *("accept: application/json", "accept-encoding: gzip, deflate", "user-agent: OpenAI/Python 2.8.0"),
+        *("accept: application/json", "user-agent: OpenAI/Python 2.8.0"),
         *("x-stainless-lang: python", "x-stainless-os: Linux", "x-stainless-arch: x64", "x-stainless-async: false"),
         *("x-stainless-runtime: CPython", "x-stainless-retry-count: 0", "x-stainless-read-timeout: 600"),
     ),
     ("accept: */*", "accept-language: *", "sec-fetch-mode: cors", "user-agent: ai-sdk/6.1", "traceparent: {trace}"),
     ("accept: */*", "user-agent: curl/8.5"),
 )
-"""The headers of three kinds of clients."""
+"""The headers of three kinds of clients, without `accept-encoding`: the load generator does not decompress."""
 
 
 class Traffic:

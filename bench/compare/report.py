@@ -44,8 +44,8 @@ alternation. A figure is the median of the rounds, with minimum and maximum in b
 * A response counts only if it is complete. A target with incomplete responses has no figure in that row.
 * nginx is a plain proxy that checks the client's key and adds the provider's. `svc` runs with its defaults: keys,
   ledger, metrics, access log and retries.
-* Bifrost, agentgateway, Envoy AI Gateway and Kong are missing, because npm, the Python Package Index and Debian 12 do not
-  have their programs. Bifrost's npm package downloads its binary when it starts.
+* Bifrost, agentgateway, Envoy AI Gateway and Kong are missing, because npm, the Python Package Index and Debian 12 do
+  not have their programs. Bifrost's npm package downloads its binary when it starts.
 
 {machine}.
 {noise}

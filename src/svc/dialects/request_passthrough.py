@@ -29,9 +29,10 @@ _ROUTING_FIELDS: Final = frozenset(
 )
 _USUAL_FIELDS: Final = _ROUTING_FIELDS.union(
     (
-        *("temperature", "top_p", "top_k", "stop", "stop_sequences", "seed", "tools", "tool_choice", "user", "metadata"),
+        *("temperature", "top_p", "top_k", "stop", "stop_sequences", "seed", "tools", "tool_choice", "user"),
         *("parallel_tool_calls", "response_format", "presence_penalty", "frequency_penalty", "reasoning_effort"),
-        *("store", "service_tier", "thinking", "prompt_cache_key", "logprobs", "logit_bias", "top_logprobs"),
+        *("metadata", "store", "service_tier", "thinking", "prompt_cache_key", "logprobs", "logit_bias"),
+        "top_logprobs",
     )
 )
 """Common names in lower case. A body with only these names has no variant of another case."""
