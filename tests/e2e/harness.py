@@ -27,9 +27,12 @@ HI = [{"role": "user", "content": "Hi"}]
 
 
 def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the command's environment: none of the machine's settings or keys, except SVC_FASTPATH."""
+    """Return the command's environment: none of the machine's settings or keys.
+
+    SVC_FASTPATH and PYTHONPATH are kept. The latter selects the source of a git worktree without its own `.venv`.
+    """
     base = {"PATH": os.environ["PATH"], "HOME": str(home), "SVC_HOME": str(home / "svc"), "LANG": "C.UTF-8"}
-    switch = {name: os.environ[name] for name in ("SVC_FASTPATH",) if name in os.environ}
+    switch = {name: os.environ[name] for name in ("SVC_FASTPATH", "PYTHONPATH") if name in os.environ}
     return {**base, **switch, **(more or {})}
 
 
