@@ -186,6 +186,15 @@ class ProviderSettings(_SettingsTable, frozen=True):
     """Differences from the dialect: a table."""
 
 
+class AliasSettings(_SettingsTable, frozen=True):
+    """One entry of `[[aliases]]`: another name of a model."""
+
+    name: NonEmptySetting
+    """The name that clients use. It has precedence over a model of the same name."""
+    model: NonEmptySetting
+    """The model. A name that no provider has is an error that names its line."""
+
+
 class LocalSettings(_SettingsTable, frozen=True):
     """`[local]`: the embedded model."""
 
@@ -266,6 +275,7 @@ class FileSettings(_SettingsTable, frozen=True):
     gateway: GatewaySettings = GatewaySettings()
     routing: RoutingSettings = RoutingSettings()
     providers: tuple[ProviderSettings, ...] = ()
+    aliases: tuple[AliasSettings, ...] = ()
     local: LocalSettings = LocalSettings()
     speech: SpeechSettings = SpeechSettings()
     limits: LimitSettings = LimitSettings()
@@ -288,19 +298,32 @@ class Settings(FileSettings, frozen=True):
         return f"Settings(home={self.home})"  # never contains keys or environment variables
 
     @property
+    def models_by_alias(self) -> dict[str, str]:
+        """Return the model of each alias."""
+        return {alias.name: alias.model for alias in self.aliases}
+
+    @property
     def registry_root(self) -> Path:
         """Return the folder of bundles."""
         return Path(self.environ.get("SVC_REGISTRY_ROOT") or self.home / "registry").expanduser()
 
-    def source_location(self, table: str, name: str) -> str:
-        """Return the location of a name in a table, such as `svc.toml, line 12`, as far as it can be determined."""
+    def source_location(self, table: str, name: str, *, key: str = "", occurrence: int = 1) -> str:
+        """Return the location of a name in a table, such as `svc.toml, line 12`, as far as it can be determined.
+
+        With `key`, the name is the value of this key. `occurrence` counts from 1.
+        """
         if self.path is None:
             return "settings"
         is_below_table = False
+        pattern = rf"(?<![\w.-]){re.escape(name)}(?![\w.-])"
+        if key:
+            pattern = rf"""(?<![\w.-]){key}["']?\s*=\s*["']{re.escape(name)}["']"""
         for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             is_below_table = is_below_table or table in line
-            if is_below_table and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line.partition("#")[0]):
-                return f"{self.path}, line {number}"
+            if is_below_table and re.search(pattern, line if key else line.partition("#")[0]):
+                occurrence -= 1
+                if not occurrence:
+                    return f"{self.path}, line {number}"
         return str(self.path)
 
 

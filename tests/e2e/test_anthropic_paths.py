@@ -48,6 +48,52 @@ def test_messages_unsupported_path_or_method_returns_anthropic_error(
     check_error(gateway.request(method, path, MESSAGE if method == "POST" else None, key=key), status, kind)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "key", "status", "kind"),
+    [
+        ("GET", "/v1/models/unknown", KEY, 404, "not_found_error"),
+        ("POST", "/v1/models", KEY, 405, "invalid_request_error"),
+        ("DELETE", "/v1/models/gpt-4o", KEY, 405, "invalid_request_error"),
+        ("GET", "/v1/models", None, 401, "authentication_error"),
+        ("GET", "/v1/files?beta=true", KEY, 404, "not_found_error"),
+        ("POST", "/v1/complete", KEY, 404, "not_found_error"),
+        ("POST", "/", None, 405, "invalid_request_error"),
+    ],
+)
+def test_request_with_anthropic_version_gets_anthropic_error(
+    gateway: Gateway, method: str, path: str, key: str | None, status: int, kind: str
+) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    check_error(gateway.request(method, path, key=key, headers=headers), status, kind)
+    assert "request-id" not in gateway.request(method, path, key=key).headers
+
+
+def test_request_with_anthropic_version_malformed_gets_anthropic_error(gateway: Gateway) -> None:
+    with gateway.raw() as raw:
+        raw.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nhost: y\r\nanthropic-version: 2023-06-01\r\n\r\n")
+        check_error(raw.read(), 400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("path", ["/", "/?beta=true", "/?"])
+def test_root_get_and_head_without_key_return_200(gateway: Gateway, path: str) -> None:
+    for headers in ({}, {"anthropic-version": "2023-06-01"}):
+        assert gateway.request("GET", path, key=None, headers=headers).status == 200
+        got = gateway.request("HEAD", path, key=None, headers=headers)
+        assert (got.status, got.body) == (200, b"")
+
+
+@pytest.mark.parametrize("query", ["?", "?beta=true", "?beta=true&x=/v1/models", "?%2F"])
+def test_query_does_not_change_route(gateway: Gateway, fakes: dict[str, FakeProvider], query: str) -> None:
+    chat = {"model": GPT, "messages": HI}
+    assert gateway.request("POST", f"/v1/chat/completions{query}", chat).status == 200
+    assert gateway.request("POST", f"/v1/messages{query}", MESSAGE).status == 200
+    assert (
+        gateway.request("POST", f"/v1/embeddings{query}", {"model": "text-embedding-3-small", "input": "a"}).status
+        == 200
+    )
+    assert gateway.request("GET", f"/v1/models{query}").status == 200
+
+
 def test_messages_subpath_body_too_large_returns_anthropic_error(gateway: Gateway) -> None:
     with gateway.raw() as raw:
         head = f"POST /v1/messages/batches HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import anthropic
 import openai
 import pytest
 
@@ -86,3 +89,77 @@ def test_health_without_key_returns_200(gateway: Gateway) -> None:
     assert got.json["status"] == "ok"
     assert all(part.isdigit() for part in got.json["version"].split("."))
     assert isinstance(got.json["service"], str)
+
+
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
+
+
+def page(gateway: Gateway, query: str = "") -> Any:
+    got = gateway.request("GET", f"/v1/models{query}", headers=ANTHROPIC)
+    assert got.status == 200
+    assert got.headers["request-id"] == got.headers["x-request-id"]
+    return got.json
+
+
+def test_models_list_with_anthropic_version_has_anthropic_format(gateway: Gateway) -> None:
+    got = page(gateway)
+    assert (got["has_more"], got["first_id"], got["last_id"]) == (False, "gpt-4o", "mixtral-8x7b-32768")
+    assert [model["id"] for model in got["data"]] == [*CATALOG]
+    assert got["data"][5] == {
+        "type": "model",
+        "id": "claude-3-5-sonnet-20241022",
+        "display_name": "claude-3-5-sonnet-20241022",
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+        "max_input_tokens": 200_000,
+        "max_tokens": 8192,
+        "owned_by": "anthropic",
+    }
+    got = gateway.request("GET", "/v1/models/gpt-4o", headers=ANTHROPIC)
+    assert (got.json["type"], got.json["id"]) == ("model", "gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("query", "ids", "has_more"),
+    [
+        ("?limit=2", slice(0, 2), True),
+        ("?limit=11", slice(0, 11), False),
+        ("?limit=1000&after_id=gpt-4-turbo", slice(3, 11), False),
+        ("?limit=3&after_id=gpt-4-turbo", slice(3, 6), True),
+        ("?limit=3&before_id=gpt-4-turbo", slice(0, 2), False),
+        ("?limit=2&before_id=text-embedding-3-small", slice(1, 3), True),
+        ("?after_id=mixtral-8x7b-32768", slice(11, 11), False),
+        ("?before_id=gpt-4o", slice(0, 0), False),
+    ],
+)
+def test_models_list_pages_of_anthropic_format(gateway: Gateway, query: str, ids: slice, has_more: bool) -> None:
+    got, expected = page(gateway, query), [*CATALOG][ids]
+    assert [model["id"] for model in got["data"]] == expected
+    assert got["has_more"] is has_more
+    ends = (expected[0], expected[-1]) if expected else (None, None)
+    assert (got["first_id"], got["last_id"]) == ends
+
+
+def test_models_list_anthropic_client_iterates_all_pages(anthropic_client: anthropic.Anthropic) -> None:
+    assert [model.id for model in anthropic_client.models.list(limit=2)] == [*CATALOG]
+    model = anthropic_client.models.retrieve("llama-3.1-8b-instant")
+    assert (model.id, model.type, model.created_at.year) == ("llama-3.1-8b-instant", "model", 1970)
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        anthropic_client.models.retrieve("gpt-99")
+    assert caught.value.body["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize(
+    ("query", "parameter"),
+    [
+        *[(f"?limit={value}", "limit") for value in ("0", "1001", "-1", "x", "", "1.5", "9" * 5000, "%C2%B2")],
+        ("?after_id=gpt-99", "after_id"),
+        ("?before_id=", "before_id"),
+        ("?before_id=gpt-4o&after_id=gpt-4o", "before_id"),
+    ],
+)
+def test_models_list_invalid_page_returns_400_in_anthropic_format(gateway: Gateway, query: str, parameter: str) -> None:
+    got = gateway.request("GET", f"/v1/models{query}", headers=ANTHROPIC)
+    assert (got.status, got.json["type"], got.json["error"]["type"]) == (400, "error", "invalid_request_error")
+    assert f"`{parameter}`" in got.json["error"]["message"]
+    assert gateway.request("GET", f"/v1/models{query}").status == 200, "the OpenAI API has no such parameter"

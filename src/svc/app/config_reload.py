@@ -18,7 +18,7 @@ from svc.errors import SvcError, UsageError
 from svc.gateway.cache.response_cache import cache_needs_restart, reconfigure_cache
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend, build_backends
-from svc.gateway.routing.missing_providers import describe_missing_providers
+from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import Provider, build_providers, models_without_key
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.settings import Settings
@@ -118,8 +118,8 @@ class ConfigReloader:
         log.warning("reloaded the configuration from %s", settings.path or "the environment (there is no file)")
         if unchanged:
             log.warning("%s", restart_required_warning(unchanged))
-        if missing := describe_missing_providers(settings, loaded.providers):
-            log.warning("%s", missing)
+        for warning in provider_warnings(settings, loaded.providers):
+            log.warning("%s", warning)
 
 
 def _keep_restart_settings(running: Settings, changed: Settings) -> Settings:

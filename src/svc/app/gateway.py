@@ -270,7 +270,11 @@ async def _gateway_context(
         fast_paths=settings.fast_paths,
     )
     router = Router(
-        backends, settings.routing.fallbacks, models_without_key(settings, providers), endpoints.paths_by_kind()
+        backends,
+        settings.routing.fallbacks,
+        models_without_key(settings, providers),
+        endpoints.paths_by_kind(),
+        settings.models_by_alias,
     )
     issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
     ledger = Ledger(

@@ -28,7 +28,7 @@ from svc.app.stop_signals import restore_default_sigterm
 from svc.cli import _local_gateway
 from svc.gateway.accounting.ingest import ingest_orphans, wait_for_journal_writers
 from svc.gateway.limits import warm_start
-from svc.gateway.routing.missing_providers import describe_missing_providers
+from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import build_providers
 from svc.settings import Settings
 from svc.stores.database.base import LedgerEntry, StoreUnavailable
@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
     config = reload.load_settings()
     if not config.api_keys:
         telemetry.log_early("SVC_API_KEYS is not set: only keys from `svc keys create` are accepted.")
-    missing = describe_missing_providers(config, build_providers(config))  # report configuration errors first
+    warnings = provider_warnings(config, build_providers(config))  # report configuration errors first
     with _local_gateway.hold_gateway_lock(config.home) as is_only_gateway:
         if not is_only_gateway and not config.environ.get("SVC_REDIS_URL"):
             telemetry.log_early(f"Another gateway uses {config.home}. {_SEPARATE_LIMITS_NOTE}")
@@ -87,9 +87,9 @@ def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
             wait_for_journal_writers(config.home / "journal", _ORPHAN_WAIT_SECONDS)
         recent_entries = _ingest_leftover_journals(config)
         if config.gateway.workers > 1:
-            return _supervise(config, args, recent_entries, reload, missing)
+            return _supervise(config, args, recent_entries, reload, warnings)
         listener = listen(config.gateway.host, config.gateway.port)
-        _print_warning(missing)
+        _print_warnings(warnings)
         on_ready = functools.partial(_print_address, listener)
         gateway.serve_gateway(config, listener, lambda _: on_ready(), reload=reload)
     return 0
@@ -109,8 +109,8 @@ def _ingest_leftover_journals(config: Settings) -> list[LedgerEntry]:
         database.close()
 
 
-def _print_warning(message: str | None) -> None:
-    if message:
+def _print_warnings(messages: list[str]) -> None:
+    for message in messages:
         telemetry.log_early(message)
 
 
@@ -123,10 +123,10 @@ def _supervise(
     args: argparse.Namespace,
     recent_entries: list[LedgerEntry],
     reload: gateway.ConfigReload,
-    missing: str | None,
+    warnings: list[str],
 ) -> int:
     listeners = supervisor.listen_reuseport(config.gateway.host, config.gateway.port, config.gateway.workers)
-    _print_warning(missing)
+    _print_warnings(warnings)
     options = [f"--config={args.config}"] if args.config is not None else []
     supervisor.remove_stale_counters(config.home / "run")
     counters = config.home / "run" / f"{supervisor.COUNTERS_FILE_PREFIX}{os.getpid()}"
@@ -148,6 +148,6 @@ def _supervise(
 def _check_new_config(reload: gateway.ConfigReload, running: Settings) -> list[str]:
     """Return the warnings about the configuration that new workers would read. Raises UsageError."""
     changed = reload_settings(reload.load_settings, running)
-    missing = describe_missing_providers(changed, build_providers(changed))
+    warnings = provider_warnings(changed, build_providers(changed))
     fixed_names = changed_settings(running, changed, SUPERVISOR_RESTART_SETTINGS)
-    return ([restart_required_warning(fixed_names)] if fixed_names else []) + ([missing] if missing else [])
+    return ([restart_required_warning(fixed_names)] if fixed_names else []) + warnings

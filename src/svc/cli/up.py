@@ -28,7 +28,7 @@ from svc.app.stop_signals import restore_default_sigterm
 from svc.cli import _local_gateway, base, models
 from svc.distribution import install_command
 from svc.gateway.local_model import supervisor
-from svc.gateway.routing.missing_providers import describe_missing_providers
+from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import build_providers
 from svc.settings import Settings
 
@@ -69,15 +69,15 @@ def _with_key(config: Settings, key: str) -> Settings:
 
 
 def _serve(config: Settings, key: str, registry_port: int, reload: gateway.ConfigReload) -> None:
-    missing = describe_missing_providers(config, build_providers(config))
+    warnings = provider_warnings(config, build_providers(config))
     with (
         listen(
             config.gateway.host, config.gateway.port
         ) as gateway_listener,  # first, so that a port in use is reported immediately
         listen(config.gateway.host, registry_port, port_option="--registry-port") as registry_listener,
     ):
-        if missing:
-            telemetry.log_early(missing)
+        for warning in warnings:
+            telemetry.log_early(warning)
         for name in _required_models(config):
             models.add_model(name)
         try:

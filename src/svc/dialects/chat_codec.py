@@ -71,6 +71,7 @@ class ChatEndpoint(Endpoint):
         *,
         forwarded_headers: frozenset[bytes] = frozenset(),
         request_id_header: str = "",
+        client_header: bytes = b"",
     ) -> None:
         """`passthrough` is the codec for upstreams of the client's own dialect."""
         super().__init__(
@@ -79,6 +80,7 @@ class ChatEndpoint(Endpoint):
             cache_route=client.name,
             forwarded_headers=forwarded_headers,
             request_id_header=request_id_header,
+            client_header=client_header,
         )
         self._client = client
 

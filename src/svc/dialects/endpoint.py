@@ -81,6 +81,7 @@ class Endpoint(ABC):
 
     __slots__ = (
         "cache_route",
+        "client_header",
         "codecs",
         "forwarded_headers",
         "model_kind",
@@ -99,6 +100,7 @@ class Endpoint(ABC):
         scope: str = "chat",
         forwarded_headers: frozenset[bytes] = frozenset(),
         request_id_header: str = "",
+        client_header: bytes = b"",
     ) -> None:
         self.path = path
         self.codecs = codecs
@@ -113,6 +115,11 @@ class Endpoint(ABC):
         """Names of request headers that codecs with `forwards_head` forward. Lower case."""
         self.request_id_header = request_id_header
         """A response header with the request id in addition to `x-request-id`, or empty."""
+        self.client_header = client_header
+        """A header that only clients of this endpoint's API send, in lower case, or empty.
+
+        With it, responses of paths without an endpoint have this endpoint's error format and request id header.
+        """
 
     def add_codec(self, upstream: Dialect) -> Codec:
         """Add the codec for a dialect to `codecs`. Raises InvalidRequest if its upstreams cannot serve the endpoint."""

@@ -15,6 +15,7 @@ TABLES: dict[str, type[Any]] = {
     "routing": settings.RoutingSettings,
     "providers": settings.ProviderSettings,
     "models": settings.ModelSettings,
+    "aliases": settings.AliasSettings,
     "accounts": settings.AccountSettings,
     "quirks": UpstreamOverrides,
     "local": settings.LocalSettings,

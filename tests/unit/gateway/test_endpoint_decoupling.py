@@ -66,11 +66,14 @@ def test_decoupling_check_finds_strings_and_imports() -> None:
     assert list(imported_names(tree)) == ["svc.dialects.openai.usage.to_usage"]
 
 
-def test_endpoint_table_finds_endpoint_by_path_prefix() -> None:
+def test_endpoint_table_finds_error_format_by_path_prefix_or_header() -> None:
     table = EndpointTable(load_endpoints())
-    messages = table.by_path[b"/v1/messages"]
-    assert table.find_by_prefix("/v1/messages") is table.find_by_prefix("/v1/messages/x") is messages
-    assert table.find_by_prefix("/v1/messagesx") is table.find_by_prefix("/v1") is None
+    messages, chat = table.by_path[b"/v1/messages"], table.by_path[b"/v1/chat/completions"]
+    assert table.find_error_format("/v1/messages", []) is table.find_error_format("/v1/messages/x", []) is messages
+    assert table.find_error_format("/v1/messagesx", []) is table.find_error_format("/v1", []) is None
+    headers = [(b"host", b"h"), (b"anthropic-version", b"2023-06-01")]
+    assert table.find_error_format("/v1/models", headers) is messages
+    assert table.find_error_format("/v1/chat/completions/x", headers) is chat
     assert table.paths_by_kind()["chat"] == "/v1/chat/completions"
 
 

@@ -56,4 +56,5 @@ endpoint: Endpoint = Messages(
     _AnthropicUpstream(anthropic.dialect, anthropic.dialect, forwards_head=True),
     forwarded_headers=frozenset((b"anthropic-beta", b"anthropic-version")),
     request_id_header="request-id",
+    client_header=b"anthropic-version",
 )

@@ -55,7 +55,7 @@ class AccessLogMiddleware:
         client_request_id = echoable_text(dict(scope["headers"]).get(b"x-request-id", b""))
         if client_request_id:
             id_headers.append((b"x-client-request-id", client_request_id.encode("ascii")))
-        endpoint = scope[SCOPE_ENDPOINT] = self._endpoints.find_by_prefix(scope["path"])
+        endpoint = scope[SCOPE_ENDPOINT] = self._endpoints.find_error_format(scope["path"], scope["headers"])
         if endpoint is not None and endpoint.request_id_header:
             id_headers.append((endpoint.request_id_header.encode("ascii"), id_headers[0][1]))
         client: str | None = (scope.get("client") or (None,))[0]

@@ -21,13 +21,13 @@ from starlette.routing import BaseRoute, Route
 from svc import __version__
 from svc.gateway.endpoints.admin import Limits, ProviderState
 from svc.gateway.endpoints.health import VerboseHealth
-from svc.gateway.endpoints.models import Model, SpeechModel
+from svc.gateway.endpoints.models import AnthropicModelPage, Model, SpeechModel
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.stores.database.base import LedgerEntry, UsageSum
 from svc.wire.error import ProblemBody
 
 SCHEMA_STRUCTS = (
-    *(VerboseHealth, Model, SpeechModel, LedgerEntry, ProblemBody),
+    *(VerboseHealth, Model, SpeechModel, AnthropicModelPage, LedgerEntry, ProblemBody),
     *(NewKey, Change, Rotation, ShownKey, MadeKey, Limits, ProviderState),
 )
 PUBLIC_SCHEMA_NAMES = {"LedgerEntry": "Entry", "KeyLimitUsage": "KeyUse"}

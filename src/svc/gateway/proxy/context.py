@@ -137,7 +137,7 @@ class GatewayContext:
         """Apply a changed configuration. Attempts in progress keep their backends and timeouts."""
         self.config.current = Configuration(settings, RequestPolicy(settings), cache)
         self.request_log.is_enabled = settings.gateway.access_log
-        self.router.replace(backends, settings.routing.fallbacks, models_without_key)
+        self.router.replace(backends, settings.routing.fallbacks, models_without_key, settings.models_by_alias)
         self.upstream.configure(settings.gateway.connect_timeout, tls)
         self.ledger.configure(settings.ledger, self.router.backends())
         self.load_balancer.configure(settings.routing, backends)

@@ -1,21 +1,37 @@
-"""The warning at a start or a reload without any provider."""
+"""The warnings at a start or a reload about providers and aliases without an API key."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from svc.gateway.routing.providers import Provider, key_variables, missing_keys
+from svc.gateway.routing.providers import Provider, key_variables, missing_keys, models_without_key
 from svc.settings import Settings
 
 
-def describe_missing_providers(settings: Settings, providers: Sequence[Provider]) -> str | None:
-    """Return a warning that names the missing keys and settings, or None if a chat model is offered."""
+def provider_warnings(settings: Settings, providers: Sequence[Provider]) -> list[str]:
+    """Return the warnings about keys that are missing. `providers` are those with a key."""
+    return [*_warn_of_no_providers(settings, providers), *_warn_of_unavailable_aliases(settings, providers)]
+
+
+def _warn_of_no_providers(settings: Settings, providers: Sequence[Provider]) -> Iterator[str]:
+    """Name the missing keys and settings, unless a chat model is offered."""
     if providers or settings.local.enabled:
-        return None
+        return
     builtin = ", ".join(variables[-1] for variables in key_variables().values())
     missing = [f"{variable} for {name}" for name, variable in missing_keys(settings)]
     also = f" The configuration names providers whose key is not set: {', '.join(missing)}." if missing else ""
-    return (
+    yield (
         f"No provider is available, so every chat gets 404 model_not_found.{also} "
         f"Set {builtin} (or its _FILE variant), or add [[providers]] to svc.toml; see: svc doctor"
     )
+
+
+def _warn_of_unavailable_aliases(settings: Settings, providers: Sequence[Provider]) -> Iterator[str]:
+    if not settings.aliases:
+        return
+    offered = {model.id for provider in providers for model in provider.models}
+    reasons = models_without_key(settings, providers)
+    for alias in settings.aliases:
+        if alias.model not in offered and alias.model in reasons:
+            location = settings.source_location("aliases", alias.name, key="name")
+            yield f"{location}: the alias {alias.name!r} is not available: {reasons[alias.model]}."

@@ -81,7 +81,9 @@ def build_providers(settings: Settings) -> list[Provider]:
     builtins = [
         (builtin, _merge_entry(builtin, configured.pop(builtin.name, None))) for builtin in _load_builtin_providers()
     ]
-    _check_fallbacks(settings, [*(entry for _, entry in builtins), *configured.values()])
+    entries = [*(entry for _, entry in builtins), *configured.values()]
+    _check_fallbacks(settings, entries)
+    _check_aliases(settings, entries)
     providers = []
     for builtin, entry in builtins:
         key = resolve_key(entry, settings.environ, letter=builtin.letter)
@@ -122,12 +124,37 @@ def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) ->
             raise UsageError(f"{location}: [routing.fallbacks] of {name!r} names a model of another kind.")
         for model_id in (name, *fallback_ids):
             if model_id not in model_names:
-                close_matches = difflib.get_close_matches(model_id, model_names, 1)
-                hint = f"; did you mean {close_matches[0]!r}?" if close_matches else "."
                 location = settings.source_location("fallbacks", model_id)
                 raise UsageError(
-                    f"{location}: [routing.fallbacks] names a model that no provider has: {model_id!r}{hint}"
+                    f"{location}: [routing.fallbacks] names a model that no provider has: "
+                    f"{model_id!r}{_suggest(model_id, model_names)}"
                 )
+
+
+def _check_aliases(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
+    """Raise UsageError for an alias that occurs twice, that names itself, or whose model no provider has."""
+    model_names = {settings.local.model, *(model.id for entry in entries for model in entry.models or ())}
+    names: set[str] = set()
+    for alias in settings.aliases:
+        if alias.name in names:
+            location = settings.source_location("aliases", alias.name, key="name", occurrence=2)
+            raise UsageError(f"{location}: two [[aliases]] have the name {alias.name!r}.")
+        names.add(alias.name)
+        if alias.name == alias.model:
+            location = settings.source_location("aliases", alias.name, key="name")
+            raise UsageError(f"{location}: the alias {alias.name!r} names itself.")
+        if alias.model not in model_names:
+            location = settings.source_location("aliases", alias.model, key="model")
+            raise UsageError(
+                f"{location}: [[aliases]] names a model that no provider has: "
+                f"{alias.model!r}{_suggest(alias.model, model_names)}"
+            )
+
+
+def _suggest(name: str, known_names: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name, with the most similar known one."""
+    close_matches = difflib.get_close_matches(name, known_names, 1)
+    return f"; did you mean {close_matches[0]!r}?" if close_matches else "."
 
 
 def _build_accounts(

@@ -19,20 +19,22 @@ class Router:
         fallbacks: Mapping[str, tuple[str, ...]],
         models_without_key: Mapping[str, str] | None = None,
         paths_by_kind: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         """`models_without_key`: models that are not offered, and the missing key of each.
 
-        `paths_by_kind`: the endpoint for each kind of model.
+        `paths_by_kind`: the endpoint for each kind of model. `aliases`: the model of each alias.
         """
         self._paths_by_kind: Mapping[str, str] = paths_by_kind or {}
         self._fallbacks = fallbacks
+        self._aliases: Mapping[str, str] = aliases or {}
         self._models_without_key: Mapping[str, str] = models_without_key or {}
         self.find_other_endpoint: Callable[[str], str | None] = _no_endpoint
         """Returns the endpoint of a model that this router does not know, such as a speech model."""
         self._backends: dict[str, dict[str, Backend]] = {}
         """Backends by model, then by provider, in the order of the attempts."""
         self._backends_with_fallbacks: dict[str, tuple[Backend, ...]] = {}
-        """The backends of each model, then those of its fallbacks."""
+        """The backends of each model or alias, then those of its fallbacks."""
         self.put_backends(backends)
 
     def replace(
@@ -40,10 +42,12 @@ class Router:
         backends: Iterable[Backend],
         fallbacks: Mapping[str, tuple[str, ...]],
         models_without_key: Mapping[str, str],
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         """Replace all backends except those of the embedded model, whose process continues."""
         embedded = [backend for backend in self.backends() if backend.provider_name == EMBEDDED_PROVIDER]
         self._backends, self._fallbacks, self._models_without_key = {}, fallbacks, models_without_key
+        self._aliases = aliases or {}
         self.put_backends([*backends, *embedded])
 
     def put_backends(self, backends: Iterable[Backend]) -> None:
@@ -51,7 +55,8 @@ class Router:
         for backend in backends:
             self._backends.setdefault(backend.model_id, {})[backend.provider_name] = backend
         self._backends_with_fallbacks = {
-            name: self._add_fallbacks(name) for name in {*self._backends, *self._fallbacks}
+            name: self._add_fallbacks(self._aliases.get(name, name))
+            for name in {*self._backends, *self._fallbacks, *self._aliases}
         }
 
     def _add_fallbacks(self, name: str) -> tuple[Backend, ...]:
@@ -62,6 +67,20 @@ class Router:
     def first_backends(self) -> list[Backend]:
         """Return the first backend of each model."""
         return [next(iter(by_provider.values())) for by_provider in self._backends.values()]
+
+    def offered_models(self, key: ApiKey | None) -> dict[str, Backend]:
+        """Return the models and aliases that a key may use, each with its first backend."""
+        offered = {backend.model_id: backend for backend in self.first_backends()}
+        for alias, model in self._aliases.items():
+            if by_provider := self._backends.get(model):
+                offered[alias] = next(iter(by_provider.values()))
+            else:  # hides a model of the same name
+                offered.pop(alias, None)
+        return {name: backend for name, backend in offered.items() if key is None or self._may_use(key, name)}
+
+    def _may_use(self, key: ApiKey, name: str) -> bool:
+        """Return whether the key's list of models has the name, or the model of this alias."""
+        return key.may_use(name) or (name in self._aliases and key.may_use(self._aliases[name]))
 
     def backends(self) -> list[Backend]:
         """Return all backends."""
@@ -79,14 +98,20 @@ class Router:
         Raises ModelNotFound, and InvalidRequest for a model of another kind.
         """
         backends: tuple[Backend, ...] | None = self._backends_with_fallbacks.get(model)
-        if key is not None and key.models is not None and backends is not None:  # applies to fallbacks as well
-            allowed = (backend for backend in backends if key.may_use(backend.model_id))
-            backends = tuple(allowed) if key.may_use(model) else None
+        if key is not None and key.models is not None and backends is not None:
+            backends = self._allowed_backends(model, key, backends)
         if not backends:
             raise self.model_not_found_error(model, key)
         if backends[0].kind != kind:
             raise self._wrong_kind_error(model)
         return backends
+
+    def _allowed_backends(self, name: str, key: ApiKey, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
+        """Return the backends that a key with a list of models may use. The list applies to fallbacks as well."""
+        if not self._may_use(key, name):
+            return ()
+        model = self._aliases.get(name, name)
+        return tuple([backend for backend in backends if backend.model_id == model or key.may_use(backend.model_id)])
 
     def _wrong_kind_error(self, model: str) -> InvalidRequest:
         message, endpoint = f"The model {quote_name(model)} is not for this endpoint", self.endpoint_for(model)
@@ -94,16 +119,12 @@ class Router:
 
     def model_not_found_error(self, model: str, key: ApiKey | None) -> ModelNotFound:
         """Return the error for a model that a key cannot use. The error reveals no model that the key may not use."""
-        available_models = [
-            backend.model_id for backend in self.first_backends() if key is None or key.may_use(backend.model_id)
-        ]
+        available_models = self.offered_models(key)
         name, endpoint = quote_name(model), self.find_other_endpoint(model)
-        if key is not None and not key.may_use(model):
+        if key is not None and not self._may_use(key, model):
             return model_not_found(f"This API key may not use the model {name}.", available_models)
-        if model in self._models_without_key:
-            return model_not_found(
-                f"The model {name} is not available here: {self._models_without_key[model]}.", available_models
-            )
+        if reason := self._models_without_key.get(self._aliases.get(model, model)):
+            return model_not_found(f"The model {name} is not available here: {reason}.", available_models)
         if endpoint is not None:
             return model_not_found(
                 f"The model {name} is not for this endpoint: send it to {endpoint}.", available_models

@@ -12,15 +12,22 @@ class EndpointTable:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.by_path: Mapping[bytes, Endpoint] = {endpoint.path.encode("ascii"): endpoint for endpoint in endpoints}
+        self._by_client_header = {
+            endpoint.client_header: endpoint for endpoint in self.by_path.values() if endpoint.client_header
+        }
 
-    def find_by_prefix(self, path: str) -> Endpoint | None:
-        """Return the endpoint whose path is a prefix of `path`, so that its clients get its error format.
+    def find_error_format(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Endpoint | None:
+        """Return the endpoint whose error format the response to a request has, or None for the gateway's own format.
 
-        `GET /v1/messages` and `POST /v1/messages/unknown` get errors in the format of `/v1/messages`.
+        It is the endpoint whose path is a prefix of `path`, else the one whose `client_header` the request has.
+        Header names are lower case. `GET /v1/messages` and `POST /v1/messages/unknown` belong to `/v1/messages`.
         """
         for endpoint in self.by_path.values():
             if f"{path}/".startswith(f"{endpoint.path}/"):
                 return endpoint
+        for name, _ in headers:
+            if name in self._by_client_header:
+                return self._by_client_header[name]
         return None
 
     def paths_by_kind(self) -> dict[str, str]:

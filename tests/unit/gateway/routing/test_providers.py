@@ -5,6 +5,7 @@ import pytest
 from svc import settings
 from svc.errors import ModelNotFound, UsageError
 from svc.gateway.routing.backends import build_backends
+from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import Provider, build_providers, models_without_key
 from svc.gateway.routing.router import Router
 
@@ -253,6 +254,53 @@ def test_fallback_unknown_model_error_names_it_and_its_line(tmp_path: Path, text
 def test_fallback_to_itself_raises_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"line 2: .*'gpt-4o' contains the model itself"):
         load(tmp_path, {}, '[routing.fallbacks]\n"gpt-4o" = ["gpt-4o-mini", "gpt-4o"]')
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "line"),
+    [
+        ('[[aliases]]\nname = "a"\nmodel = "gpt-4o-mimi"', "'gpt-4o-mimi'; did you mean 'gpt-4o-mini'?", 3),
+        ('# gpt-9\n[[aliases]]\nname = "a"\nmodel = "gpt-9"', "a model that no provider has: 'gpt-9'", 4),
+        ('aliases = [\n{ name = "b", model = "a" },\n{ name = "a", model = "gpt-4o" }]', "has: 'a'", 2),
+        ('[[aliases]]\nname = "gpt-4o"\nmodel = "gpt-4o"', "'gpt-4o' names itself", 2),
+        ('[[aliases]]\nname="a"\nmodel="gpt-4o"\n[[aliases]]\nname="a"\nmodel="gpt-4o"', "have the name 'a'", 5),
+    ],
+)
+def test_alias_invalid_error_names_it_and_its_line(tmp_path: Path, text: str, problem: str, line: int) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {}, text)
+    assert problem in caught.value.message
+    assert f"svc.toml, line {line}: " in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ('name = "a"', "there is no required field `model`"),
+        ('model = "gpt-4o"', "`name`"),
+        ('name = ""\nmodel = "gpt-4o"', "length"),
+        ('name = "a"\nmodel = 1', "Expected string"),
+        ('name = "a"\nmodel = "gpt-4o"\nkind = "chat"', "unknown key `kind`"),
+    ],
+)
+def test_alias_malformed_entry_raises_usage_error(tmp_path: Path, entry: str, problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, {}, f"[[aliases]]\n{entry}")
+    assert "svc.toml: " in caught.value.message
+    assert "aliases" in caught.value.message
+    assert problem in caught.value.message
+
+
+def test_alias_of_model_without_key_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "svc.toml"
+    path.write_text(
+        '[[aliases]]\nname = "a"\nmodel = "gpt-4o"\n[[aliases]]\nname = "b"\nmodel = "mixtral-8x7b-32768"\n'
+    )
+    loaded = settings.load({"GROQ_API_KEY": "k"}, config=str(path))
+    assert provider_warnings(loaded, build_providers(loaded)) == [
+        f"{path}, line 2: the alias 'a' is not available: "
+        "the provider openai has no API key (set OPENAI_API_KEY or PROVIDER_A_API_KEY)."
+    ]
 
 
 def test_model_not_found_message_escapes_and_truncates_name(tmp_path: Path) -> None:

@@ -121,3 +121,53 @@ def test_route_model_of_other_kind_restricted_key_raises_model_not_found() -> No
     router = Router(embedders("first", "e"), {})
     with pytest.raises(ModelNotFound):
         router.route("e", ApiKey("k", "shop", models=frozenset(("m",))))
+
+
+def test_route_alias_returns_backends_and_fallbacks_of_its_model() -> None:
+    backends = [*backends_of("first", "m", "n"), *backends_of("second", "m")]
+    router = Router(backends, {"m": ("n",)}, aliases={"agent": "m"})
+    assert router.route("agent") == router.route("m")
+    assert names(router.route("agent")) == [("first", "m"), ("second", "m"), ("first", "n")]
+
+
+def test_route_alias_named_like_a_model_has_precedence() -> None:
+    router = Router(backends_of("first", "m", "n", "o"), {"o": ("m",)}, aliases={"m": "n"})
+    assert names(router.route("m")) == [("first", "n")]
+    assert names(router.route("o")) == [("first", "o"), ("first", "m")], "a fallback names a model, not an alias"
+
+
+@pytest.mark.parametrize(("models", "allowed"), [({"agent"}, ["agent"]), ({"m"}, ["m", "agent"]), ({"n"}, ["n"])])
+def test_route_alias_restricted_key_may_name_alias_or_model(models: set[str], allowed: list[str]) -> None:
+    router = Router(backends_of("first", "m", "n"), {"m": ("n",)}, aliases={"agent": "m"})
+    key = ApiKey("k", "k", models=frozenset(models))
+    assert sorted(router.offered_models(key)) == sorted(allowed)
+    for name in ("agent", "m"):
+        if name in allowed:
+            assert names(router.route(name, key)) == [("first", "m")], "the key may not use the fallback"
+        else:
+            assert not_found(router, name, key).startswith(f"This API key may not use the model '{name}'.")
+
+
+def test_route_alias_of_model_without_key_message_names_variable() -> None:
+    reason = {"x": "the provider a has no API key (set A_KEY)"}
+    router = Router(backends_of("first", "m"), {}, reason, aliases={"agent": "x", "m": "x"})
+    message = "is not available here: the provider a has no API key (set A_KEY). No models are available to this key."
+    for name in ("agent", "m"):
+        assert not_found(router, name) == f"The model '{name}' {message}"
+    assert router.offered_models(None) == {}
+
+
+def test_router_replace_replaces_aliases() -> None:
+    router = Router(backends_of("first", "m", "n"), {}, aliases={"a": "m", "b": "m"})
+    router.replace(backends_of("first", "m", "n"), {}, {}, {"b": "n"})
+    assert names(router.route("b")) == [("first", "n")]
+    assert list(router.offered_models(None)) == ["m", "n", "b"]
+    with pytest.raises(ModelNotFound):
+        router.route("a")
+
+
+def test_endpoint_of_alias_is_that_of_its_model() -> None:
+    router = Router(embedders("first", "e"), {}, None, {"embedding": "/v1/embeddings"}, {"agent": "e"})
+    assert router.endpoint_for("agent") == "POST /v1/embeddings"
+    with pytest.raises(InvalidRequest):
+        router.route("agent")
