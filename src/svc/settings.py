@@ -47,6 +47,11 @@ class GatewaySettings(_SettingsTable, frozen=True):
     """Seconds until the first byte of a provider's response."""
     idle_timeout: Positive = 30
     """Seconds between two chunks of a provider's response."""
+    stream_keep_alive: Positive = 15
+    """Seconds without a byte for the client after which a stream gets a keep-alive.
+
+    It is a comment, or `ping` in the Anthropic dialect, and does not extend `idle_timeout`.
+    """
     total_timeout: Positive = 600
     """Seconds for a whole response, over all attempts."""
     write_timeout: Positive = 60

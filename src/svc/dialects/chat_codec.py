@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
-from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
+from svc.dialects.endpoint import KEEP_ALIVE_COMMENT, Codec, Endpoint, RequestDecoder
 from svc.dialects.resume import ResumableTranslation, supports_resume
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
@@ -72,6 +72,7 @@ class ChatEndpoint(Endpoint):
         forwarded_headers: frozenset[bytes] = frozenset(),
         request_id_header: str = "",
         client_header: bytes = b"",
+        keep_alive_event: bytes = KEEP_ALIVE_COMMENT,
     ) -> None:
         """`passthrough` is the codec for upstreams of the client's own dialect."""
         super().__init__(
@@ -81,6 +82,7 @@ class ChatEndpoint(Endpoint):
             forwarded_headers=forwarded_headers,
             request_id_header=request_id_header,
             client_header=client_header,
+            keep_alive_event=keep_alive_event,
         )
         self._client = client
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.resume import ResumableTranslation
@@ -20,6 +20,8 @@ from svc.dialects.upstream_errors import decode_error_message
 from svc.errors import InvalidRequest, SvcError, UpstreamError
 from svc.wire.error import encode_error_body
 
+KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
+"""A comment, which parsers of server-sent events ignore (HTML standard, section 9.2.6)."""
 RequestDecoder = Callable[[], Any]
 """Returns the request in the form that the endpoint's codecs translate. Raises InvalidRequest."""
 
@@ -84,6 +86,7 @@ class Endpoint(ABC):
         "client_header",
         "codecs",
         "forwarded_headers",
+        "keep_alive_event",
         "model_kind",
         "path",
         "request_id_header",
@@ -101,6 +104,7 @@ class Endpoint(ABC):
         forwarded_headers: frozenset[bytes] = frozenset(),
         request_id_header: str = "",
         client_header: bytes = b"",
+        keep_alive_event: bytes = KEEP_ALIVE_COMMENT,
     ) -> None:
         self.path = path
         self.codecs = codecs
@@ -120,6 +124,8 @@ class Endpoint(ABC):
 
         With it, responses of paths without an endpoint have this endpoint's error format and request id header.
         """
+        self.keep_alive_event = keep_alive_event
+        """The event that the client of a stream gets while the upstream is silent."""
 
     def add_codec(self, upstream: Dialect) -> Codec:
         """Add the codec for a dialect to `codecs`. Raises InvalidRequest if its upstreams cannot serve the endpoint."""

@@ -36,6 +36,10 @@ class ResponseRecorder(StreamSink):
         self.append(chunk)
         self._downstream.write(chunk, is_last)
 
+    def write_keep_alive(self, event: bytes) -> None:
+        """Forward an event without recording it."""
+        self._downstream.write_keep_alive(event)
+
     def append(self, chunk: bytes) -> None:
         """Record a chunk of a response, or all of it."""
         if self._chunks is None:

@@ -57,4 +57,5 @@ endpoint: Endpoint = Messages(
     forwarded_headers=frozenset((b"anthropic-beta", b"anthropic-version")),
     request_id_header="request-id",
     client_header=b"anthropic-version",
+    keep_alive_event=b'event: ping\ndata: {"type": "ping"}\n\n',
 )

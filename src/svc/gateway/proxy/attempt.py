@@ -63,6 +63,10 @@ class AttemptOwner(ABC):
         """Handle a failure before any byte was sent to the client."""
 
     @abstractmethod
+    def on_attempt_silent(self) -> None:
+        """Called when the attempt has given the client nothing for `stream_keep_alive` seconds, and again."""
+
+    @abstractmethod
     def on_attempt_response(self, attempt: Attempt, response: EncodedResponse) -> None:
         """Handle a complete response that is not a stream."""
 
@@ -102,6 +106,10 @@ class Attempt(ResponseReceiver):
     _body: BytesIO | None = None
     _had_activity: bool = False
     """Whether chunks were received since the last `check_timeouts`."""
+    _had_hidden_input: bool = False
+    """Whether chunks were received that the client does not get, such as comments of the provider."""
+    silent_since: float = 0.0
+    """Loop time in seconds since when the client has received nothing. `check_timeouts` updates it."""
 
     def __init__(
         self,
@@ -135,7 +143,7 @@ class Attempt(ResponseReceiver):
         self, upstream: UpstreamPool, encoded: EncodedRequest, now: float, forwarded_head: ForwardedHead | None = None
     ) -> None:
         """Send the request. `now` is loop time in seconds."""
-        self.sent_at = now
+        self.sent_at = self.silent_since = now
         self.deadline = now + self._policy.first_byte_timeout
         path = self._codec.upstream_path
         self._call = upstream.send(
@@ -176,6 +184,7 @@ class Attempt(ResponseReceiver):
         if self._is_paused and self._call is not None:
             self._is_paused = False
             self.deadline = now + self._idle_timeout
+            self.silent_since = now
             self._call.resume()
 
     def check_timeouts(self, now: float) -> None:
@@ -193,8 +202,18 @@ class Attempt(ResponseReceiver):
             if splice is not None:
                 splice.has_forwarded = False
             self.deadline = now + self._idle_timeout
+            self.silent_since = now
+            return
+        if self._had_hidden_input:
+            self._had_hidden_input = False
+            self.deadline = now + self._idle_timeout
         elif now >= self.deadline and not self._is_paused:
             self._on_timeout()
+            return
+        if now - self.silent_since >= self._policy.stream_keep_alive:
+            self.silent_since = now
+            if self._owner is not None:
+                self._owner.on_attempt_silent()
 
     @property
     def usage(self) -> TokenUsage | None:
@@ -237,7 +256,6 @@ class Attempt(ResponseReceiver):
         if transform is None:
             self._collect_body(data)
             return
-        self._had_activity = True
         self.received_bytes += len(data)
         self._last_chunk = data
         try:
@@ -247,10 +265,14 @@ class Attempt(ResponseReceiver):
             return
         if self.sink is not None and not transform.has_ended:
             if client_bytes:
+                self._had_activity = True
                 self.sink.write(client_bytes, False)
+            else:
+                self._had_hidden_input = True
             if transform.passthrough_template is not None:
                 self._enable_splice(transform.passthrough_template, self.sink)
             return
+        self._had_activity = True
         self.first_chunk = self.first_chunk or data
         self._report_chunk(transform, client_bytes)
         # The first chunk can already provide the template.

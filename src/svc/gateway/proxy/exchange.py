@@ -247,6 +247,10 @@ class Exchange(RetryOwner):
 
     # RetryOwner
 
+    def on_silence(self) -> None:
+        if self.is_streaming:
+            self._sink.write_keep_alive(self._endpoint.keep_alive_event)
+
     def on_failure(self, error: SvcError) -> None:
         self._send_error(error)
 

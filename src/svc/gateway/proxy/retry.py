@@ -62,6 +62,10 @@ class RetryOwner(ABC):
         """Handle the last chunk of an attempt whose stream another backend resumes. It may be empty."""
 
     @abstractmethod
+    def on_silence(self) -> None:
+        """Send a keep-alive if the response is a stream that has started."""
+
+    @abstractmethod
     def on_failure(self, error: SvcError) -> None:
         """Handle the error after the last attempt."""
 
@@ -199,6 +203,8 @@ class RetryLoop(AttemptOwner):
         if encoded.header_lines:
             forwarded_head = ForwardedHead(b"", encoded.header_lines)
         attempt.send(context.upstream, encoded, now, forwarded_head)
+        if self._interrupted_attempt is not None:
+            attempt.silent_since = self._interrupted_attempt.silent_since
         return attempt
 
     def _encode_request(self, backend: Backend) -> EncodedRequest:
@@ -291,6 +297,9 @@ class RetryLoop(AttemptOwner):
     def on_attempt_resend(self, attempt: Attempt) -> None:
         self.attempt_count += 1
         self._report_attempt(attempt, "failed", ProviderFailed.code, is_retry=False)
+
+    def on_attempt_silent(self) -> None:
+        self._owner.on_silence()
 
     def on_attempt_failed(self, attempt: Attempt, failure: AttemptFailure) -> None:
         self._report_attempt(attempt, "failed", failure.error.code)

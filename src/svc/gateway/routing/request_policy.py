@@ -24,6 +24,7 @@ class RequestPolicy:
         "max_retries",
         "min_pace",
         "resumes_streams",
+        "stream_keep_alive",
         "total_timeout",
         "uses_fast_paths",
         "write_timeout",
@@ -33,6 +34,7 @@ class RequestPolicy:
         gateway, routing = settings.gateway, settings.routing
         self.first_byte_timeout = float(gateway.first_byte_timeout)
         self.idle_timeout = float(gateway.idle_timeout)
+        self.stream_keep_alive = float(gateway.stream_keep_alive)
         self.total_timeout = float(gateway.total_timeout)
         self.write_timeout = float(gateway.write_timeout)
         self.header_timeout = float(gateway.header_timeout)

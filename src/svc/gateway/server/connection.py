@@ -324,6 +324,10 @@ class ClientConnection(RequestParser):
     def chunk_writer(self) -> SocketWriter | None:
         return self.socket_writer if self._is_chunked and not self._pending_head else None
 
+    def write_keep_alive(self, event: bytes) -> None:
+        if not self._pending_head and not self._is_write_paused and not self.transport.get_write_buffer_size():
+            self.write(event, False)
+
     def write(self, chunk: bytes, is_last: bool) -> None:
         if self.transport.is_closing():
             return

@@ -47,6 +47,10 @@ class StreamSink(ABC):
     def write(self, chunk: bytes, is_last: bool) -> None:
         """Send a chunk to the client. `is_last` ends the response."""
 
+    @abstractmethod
+    def write_keep_alive(self, event: bytes) -> None:
+        """Send an event that is not part of the response, unless the client has unread bytes."""
+
     def chunk_writer(self) -> SocketWriter | None:
         """Return the writer for framed HTTP/1.1 chunks that bypass `write`, or None if the response has none."""
         return None
