@@ -187,6 +187,11 @@ class ProviderSettings(_SettingsTable, frozen=True):
     """The models: a list of tables."""
     accounts: tuple[AccountSettings, ...] | None = None
     """More keys or addresses: a list of tables."""
+    responses: bool | None = None
+    """Whether the provider serves the Responses API at `/responses`.
+
+    Then it gets requests for `/v1/responses` unchanged. For other providers the gateway translates them.
+    """
     quirks: UpstreamOverrides | None = None
     """Differences from the dialect: a table."""
 

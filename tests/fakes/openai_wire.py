@@ -11,18 +11,17 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from tests.fakes import responses_wire
 from tests.fakes.provider import Recorded
+from tests.fakes.responses_wire import CREATED, TEXT, Tool
 from tests.fakes.script import Script, answer, sse
 
 ID = "chatcmpl-fake1"
-CREATED = 1_700_000_000
-TEXT = "Hello from the fake, with ünïcode and 🦙."
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 DONE = b"data: [DONE]\n\n"
 
-Tool = tuple[str, str, str]
-"""Id, name, arguments (JSON text)."""
-
+PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/embeddings": "input", "/v1/responses": "input"}
+"""The endpoints, each with the field of its prompt."""
 GROQ_REJECTS = ("logprobs", "logit_bias", "top_logprobs", "messages[].name", "n")
 
 
@@ -147,17 +146,17 @@ class OpenAIWire:
         return (complaint, answer(400, error(complaint))) if complaint else None
 
     def _complaint(self, seen: Recorded) -> str | None:
-        if (seen.method, seen.path) not in (("POST", "/v1/chat/completions"), ("POST", "/v1/embeddings")):
+        if seen.method != "POST" or seen.path not in PROMPT_FIELDS:
             return f"no such address: {seen.method} {seen.path}"
         if seen.headers.get("content-type", "").split(";")[0] != "application/json":
             return f"wrong content-type {seen.headers.get('content-type')!r}"
         if "host" not in seen.headers:
             return "no host"
         request = seen.json
-        prompt = "input" if seen.path == "/v1/embeddings" else "messages"
+        prompt = PROMPT_FIELDS[seen.path]
         if not isinstance(request.get("model"), str) or not request.get(prompt):
             return f"model or {prompt} missing"
-        if "stream_options" in request and not request.get("stream"):
+        if seen.path == "/v1/chat/completions" and "stream_options" in request and not request.get("stream"):
             return "stream_options without stream"
         if "max_tokens" in request and "max_completion_tokens" in request:
             return "max_tokens beside max_completion_tokens"
@@ -170,6 +169,8 @@ class OpenAIWire:
         request = seen.json
         if seen.path == "/v1/embeddings":
             return answer(200, embeddings(request))
+        if seen.path == "/v1/responses":
+            return sse(responses_wire.stream()) if request.get("stream") else answer(200, responses_wire.response())
         if request.get("stream"):
             return sse(stream(usage=bool((request.get("stream_options") or {}).get("include_usage"))))
         return answer(200, chat())

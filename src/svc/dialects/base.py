@@ -26,16 +26,23 @@ from svc.wire.usage import TokenUsage
 class ModelProfile:
     """The properties of a backend that a dialect needs. `model` is the model's name at the upstream."""
 
-    __slots__ = ("max_output_tokens", "model", "needs_rewrite", "overrides", "stream_usage")
+    __slots__ = ("has_responses", "max_output_tokens", "model", "needs_rewrite", "overrides", "stream_usage")
 
     def __init__(
-        self, model: str, *, max_output_tokens: int | None = None, overrides: UpstreamOverrides | None = None
+        self,
+        model: str,
+        *,
+        max_output_tokens: int | None = None,
+        overrides: UpstreamOverrides | None = None,
+        has_responses: bool = False,
     ) -> None:
         overrides = overrides or UpstreamOverrides()
         self.model = model
         self.max_output_tokens = max_output_tokens
         """Tokens of the longest response. None is unknown."""
         self.overrides = overrides
+        self.has_responses = has_responses
+        """Whether the upstream also serves the Responses API."""
         self.stream_usage: bool = overrides.stream_usage
         """Whether the upstream supports `stream_options.include_usage`."""
         self.needs_rewrite = bool(overrides.rejects or overrides.renames or overrides.min_temperature)

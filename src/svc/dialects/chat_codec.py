@@ -1,8 +1,8 @@
-"""The base class of chat endpoints, and the codec that translates between dialects through the canonical chat."""
+"""The base classes of chat endpoints, and of codecs that translate between dialects through the canonical chat."""
 
 from __future__ import annotations
 
-from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
+from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody, StreamEncoder
 from svc.dialects.endpoint import KEEP_ALIVE_COMMENT, Codec, Endpoint, RequestDecoder
 from svc.dialects.resume import ResumableTranslation, supports_resume
 from svc.dialects.routing_info import RoutingInfo
@@ -12,28 +12,31 @@ from svc.errors import SvcError
 from svc.wire.chat import ChatRequest
 
 
-class ChatCodec(Codec):
-    """Translates between two dialects. Subclasses for upstreams of the client's own dialect forward bytes unchanged."""
+class TranslatingCodec(Codec):
+    """Translates requests and streams through the canonical chat. Subclasses know the client's dialect."""
 
-    __slots__ = ("_client", "_upstream")
+    __slots__ = ("_upstream",)
 
-    def __init__(self, client: Dialect, upstream: Dialect, *, forwards_head: bool = False) -> None:
+    def __init__(self, upstream: Dialect, *, forwards_head: bool = False) -> None:
         super().__init__(upstream.chat_path, forwards_head=forwards_head)
-        self._client = client
         self._upstream = upstream
+
+    def _canonical_request(self, decode: RequestDecoder) -> ChatRequest:
+        """Return the client's request as canonical chat. Raises InvalidRequest."""
+        request: ChatRequest = decode()
+        return request
+
+    def _create_encoder(self, routing_info: RoutingInfo) -> StreamEncoder:
+        """Create the encoder of the client's stream."""
+        raise NotImplementedError
 
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        return self._upstream.encode_request(decode(), profile)
-
-    def decode_response(self, raw: bytes) -> EncodedResponse:
-        response = self._upstream.decode_response(raw)
-        return EncodedResponse(self._client.encode_response(response), response.usage, response.finish, response.model)
+        return self._upstream.encode_request(self._canonical_request(decode), profile)
 
     def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
-        encoder = self._client.create_stream_encoder(include_usage=routing_info.include_usage)
-        return StreamTranslation(self._upstream.create_stream_decoder(), encoder)
+        return StreamTranslation(self._upstream.create_stream_decoder(), self._create_encoder(routing_info))
 
     def decode_error_message(self, raw: bytes) -> str | None:
         return self._upstream.decode_error_message(raw)
@@ -42,12 +45,11 @@ class ChatCodec(Codec):
         self, routing_info: RoutingInfo, decode: RequestDecoder
     ) -> ResumableTranslation | None:
         try:
-            if not supports_resume(decode()):
+            if not supports_resume(self._canonical_request(decode)):
                 return None
         except SvcError:  # the request has no canonical form, so no other dialect can continue it
             return None
-        encoder = self._client.create_stream_encoder(include_usage=routing_info.include_usage)
-        return ResumableTranslation(self._upstream.create_stream_decoder(), encoder)
+        return ResumableTranslation(self._upstream.create_stream_decoder(), self._create_encoder(routing_info))
 
     def continue_stream(self, interrupted: ResumableTranslation) -> ResumableTranslation:
         return interrupted.continue_with(self._upstream)
@@ -55,7 +57,25 @@ class ChatCodec(Codec):
     def encode_resume_request(
         self, interrupted: ResumableTranslation, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        return self._upstream.encode_request(interrupted.resume_request(decode()), profile)
+        request = interrupted.resume_request(self._canonical_request(decode))
+        return self._upstream.encode_request(request, profile)
+
+
+class ChatCodec(TranslatingCodec):
+    """Translates between two dialects. Subclasses for upstreams of the client's own dialect forward bytes unchanged."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: Dialect, upstream: Dialect, *, forwards_head: bool = False) -> None:
+        super().__init__(upstream, forwards_head=forwards_head)
+        self._client = client
+
+    def decode_response(self, raw: bytes) -> EncodedResponse:
+        response = self._upstream.decode_response(raw)
+        return EncodedResponse(self._client.encode_response(response), response.usage, response.finish, response.model)
+
+    def _create_encoder(self, routing_info: RoutingInfo) -> StreamEncoder:
+        return self._client.create_stream_encoder(include_usage=routing_info.include_usage)
 
 
 class ChatEndpoint(Endpoint):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.resume import ResumableTranslation
@@ -31,11 +31,18 @@ class Codec(ABC):
 
     __slots__ = ("forwards_head", "upstream_path")
 
+    needs_request: ClassVar[bool] = False
+    """Whether responses depend on the request: `for_request` returns the codec of one request."""
+
     def __init__(self, upstream_path: str, *, forwards_head: bool = False) -> None:
         self.upstream_path = upstream_path.encode("ascii")
         """The path after a provider's base URL."""
         self.forwards_head = forwards_head
         """Whether the upstream gets the client's query and the endpoint's `forwarded_headers`."""
+
+    def for_request(self, decode: RequestDecoder, profile: ModelProfile) -> Codec:
+        """Return the codec of one request to a backend. Required if `needs_request`."""
+        raise NotImplementedError
 
     @abstractmethod
     def encode_request(
@@ -126,6 +133,10 @@ class Endpoint(ABC):
         """
         self.keep_alive_event = keep_alive_event
         """The event that the client of a stream gets while the upstream is silent."""
+
+    def select_codec(self, upstream: Dialect, profile: ModelProfile) -> Codec:
+        """Return the codec for a backend. Raises InvalidRequest if it cannot serve the endpoint."""
+        return self.codecs.get(upstream) or self.add_codec(upstream)
 
     def add_codec(self, upstream: Dialect) -> Codec:
         """Add the codec for a dialect to `codecs`. Raises InvalidRequest if its upstreams cannot serve the endpoint."""

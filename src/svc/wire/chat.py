@@ -54,12 +54,16 @@ class ThinkingPart(msgspec.Struct):
 
     text: str
     signature: str | None = None
+    origin: str | None = None
+    """The backend that made it, if the client returned it with that name. Another backend does not get it."""
 
 
 class RedactedThinkingPart(msgspec.Struct):
     """Encrypted thinking, which must be sent back unchanged."""
 
     data: str
+    origin: str | None = None
+    """As in ThinkingPart."""
 
 
 class ToolCall(msgspec.Struct):

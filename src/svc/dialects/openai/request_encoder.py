@@ -88,7 +88,7 @@ def _dropped_annotations(request: ChatRequest) -> list[str]:
     names = []
     if any(getattr(item, "cache", None) for item in (*parts, *request.tools)):
         names.append("cache_control")
-    if any(isinstance(part, ThinkingPart | RedactedThinkingPart) for part in parts):
+    if any(isinstance(part, ThinkingPart | RedactedThinkingPart) and part.origin is None for part in parts):
         names.append("messages[].thinking")
     if any(isinstance(part, ToolResult) and part.is_error for part in parts):
         names.append("messages[].is_error")
@@ -97,15 +97,20 @@ def _dropped_annotations(request: ChatRequest) -> list[str]:
 
 def _encode_messages(request: ChatRequest) -> list[dict[str, Any]]:
     encoded: list[dict[str, Any]] = []
-    for message in request.messages:
+    last_user = max((index for index, message in enumerate(request.messages) if message.role == "user"), default=-1)
+    for index, message in enumerate(request.messages):
         if message.role == "assistant":
-            encoded.append(_encode_assistant(message))
+            encoded.append(_encode_assistant(message, returns_thinking=index > last_user))
         else:
             encoded += _encode_turn(message)
     return encoded
 
 
-def _encode_assistant(message: ChatMessage) -> dict[str, Any]:
+def _encode_assistant(message: ChatMessage, *, returns_thinking: bool) -> dict[str, Any]:
+    """Encode a message. `returns_thinking`: within a loop of tool calls, an upstream gets its own thinking back.
+
+    DeepSeek requires it there, and rejects or ignores it elsewhere (api-docs.deepseek.com, "Thinking Mode").
+    """
     text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
     calls = [_encode_tool_call(part) for part in message.parts if isinstance(part, ToolCall)]
     encoded: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
@@ -115,6 +120,9 @@ def _encode_assistant(message: ChatMessage) -> dict[str, Any]:
         encoded["content"] = text or None
     if calls:
         encoded["tool_calls"] = calls
+    thinking = "".join(part.text for part in message.parts if isinstance(part, ThinkingPart) and part.origin)
+    if thinking and returns_thinking:
+        encoded["reasoning_content"] = thinking
     return _with_name(encoded, message)
 
 

@@ -187,7 +187,9 @@ class RetryLoop(AttemptOwner):
         if backend.account_backends:
             backend = context.load_balancer.select_account(backend, self._used_accounts, now)
             self._used_accounts = (*self._used_accounts, backend)
-        codec = self._endpoint.codecs[backend.dialect]
+        codec = self._endpoint.select_codec(backend.dialect, backend.profile)
+        if codec.needs_request:
+            codec = codec.for_request(self._decode_request, backend.profile)
         transform = self._resumable_transform(codec) if self._can_resume else None
         attempt = Attempt(self, backend, codec, context.config.current.policy, routing_info, transform)
         if self._min_tokens_per_second and routing_info.stream:
@@ -209,10 +211,7 @@ class RetryLoop(AttemptOwner):
 
     def _encode_request(self, backend: Backend) -> EncodedRequest:
         try:
-            try:
-                codec = self._endpoint.codecs[backend.dialect]
-            except KeyError:
-                codec = self._endpoint.add_codec(backend.dialect)
+            codec = self._endpoint.select_codec(backend.dialect, backend.profile)
             if self._interrupted_stream is not None:
                 return codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
             return codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)

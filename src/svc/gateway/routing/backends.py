@@ -40,7 +40,9 @@ class Backend:
         self.context_window: int = model.context_window
         name = model.upstream_id or model.id
         overrides = provider.dialect.model_overrides(name, provider.overrides)
-        self.profile = ModelProfile(name, max_output_tokens=model.max_output_tokens, overrides=overrides)
+        self.profile = ModelProfile(
+            name, max_output_tokens=model.max_output_tokens, overrides=overrides, has_responses=provider.has_responses
+        )
         self.origin = upstream_origin(provider)
         self.request_head = build_request_head(provider)
         """The parts of the request head before and after the path, see `build_request_head`."""

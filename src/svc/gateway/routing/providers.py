@@ -42,6 +42,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     models: tuple[ModelSettings, ...] = ()
     overrides: UpstreamOverrides = UpstreamOverrides()
     weight: float = 1.0
+    has_responses: bool = False
+    """Whether it serves the Responses API."""
     proxy: OutboundProxy | None = None
     """The proxy of its requests, or None for direct connections."""
     accounts: tuple[Provider, ...] = ()
@@ -288,6 +290,7 @@ def build_provider(
         key=key,
         models=entry.models or (),
         overrides=entry.quirks or UpstreamOverrides(),
+        has_responses=bool(entry.responses),
     )
 
 

@@ -1,0 +1,12 @@
+"""The dialect of OpenAI's Responses API and of the OpenResponses specification, for clients.
+
+routing_info                          the checked fields of a request that routing needs
+request_decoder, input_items, tools   a client's request to canonical chat
+response_codec, output_items          a complete response from canonical chat
+stream_encoder                        an upstream's deltas to a client's stream
+reasoning                             an upstream's thinking in `encrypted_content`, and back
+codec                                 translates for upstreams with another dialect
+response_passthrough, stream_passthrough   responses of upstreams that have the Responses API, unchanged
+
+There is no variable `dialect`: an upstream with the Responses API also has chat completions, and is of that dialect.
+"""

@@ -1,0 +1,220 @@
+"""Input items of a Responses request as messages of the canonical chat.
+
+Consecutive items of the assistant (reasoning, messages, calls) become one message, so that parallel calls stay
+together. The output of a call follows the message with the call, which other APIs require.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
+from svc.dialects.openai.response_codec import CUSTOM_INPUT_PREFIX, CUSTOM_INPUT_SUFFIX, escape_json_text
+from svc.dialects.responses.reasoning import decode_thinking
+from svc.dialects.responses.tools import flatten_name
+from svc.dialects.validation import convert_client_value
+from svc.errors import InvalidRequest
+from svc.wire.chat import (
+    ChatMessage,
+    ContentPart,
+    DocumentPart,
+    ImagePart,
+    RefusalPart,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolResult,
+)
+
+HOSTED_ITEM_SUFFIXES: Final = ("_call", "_call_output", "_approval_request", "_approval_response", "_list_tools")
+"""Ends of the types of items that hosted tools leave behind. They are dropped, and named."""
+_OTHER_DROPPED_ITEMS: Final = frozenset(
+    ("compaction", "compaction_summary", "additional_tools", "configuration_update")
+)
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
+    file_id: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+class _Item(msgspec.Struct):
+    type: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | list[_Part] | None = None
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    output: str | list[_Part] | None = None
+    encrypted_content: str | None = None
+
+
+class _Turn:
+    """A message, and the outputs of its calls."""
+
+    __slots__ = ("message", "results")
+
+    def __init__(self, message: ChatMessage) -> None:
+        self.message = message
+        self.results: list[ChatMessage] = []
+
+
+class InputDecoder:
+    """Collects the messages of one request."""
+
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+        """Paths of items that no other dialect has."""
+        self._turns: list[_Turn] = []
+        self._turns_by_call: dict[str, _Turn] = {}
+
+    def messages(self) -> list[ChatMessage]:
+        """Return the messages so far."""
+        return [message for turn in self._turns for message in (turn.message, *turn.results)]
+
+    def add_instructions(self, text: str) -> None:
+        """Add `instructions`, a system message."""
+        self._add_message("system", [TextPart(text)])
+
+    def add_input(self, items: str | list[dict[str, Any]]) -> None:
+        """Add `input`. Raises InvalidRequest with the field."""
+        if isinstance(items, str):
+            self._add_message("user", [TextPart(items)])
+            return
+        for index, value in enumerate(items):
+            self._add_item(convert_client_value(value, _Item, f"input[{index}]"), f"input[{index}]")
+
+    def _add_item(self, item: _Item, path: str) -> None:
+        match item.type or ("message" if item.role else ""):
+            case "message":
+                self._add_message_item(item, path)
+            case "function_call":
+                self._add_call(item, _require(item.arguments, path, "arguments"), path)
+            case "custom_tool_call":
+                text = escape_json_text(_require(item.input, path, "input"))
+                self._add_call(item, CUSTOM_INPUT_PREFIX + text + CUSTOM_INPUT_SUFFIX, path)
+            case "function_call_output" | "custom_tool_call_output":
+                self._add_output(item, path)
+            case "reasoning":
+                part = decode_thinking(item.encrypted_content or "")
+                if part is not None:
+                    self._add_to_assistant(part)
+            case "item_reference":
+                raise InvalidRequest(
+                    "Items of earlier responses are not kept: send the item itself, "
+                    "or set `store = true` in the table [responses] of the gateway's configuration.",
+                    param=f"{path}.type",
+                )
+            case "":
+                raise InvalidRequest(f"`{path}.type` is required.", param=f"{path}.type")
+            case item_type if item_type.endswith(HOSTED_ITEM_SUFFIXES) or item_type in _OTHER_DROPPED_ITEMS:
+                self.dropped.append(f"input[].{item_type}")
+            case item_type:
+                raise InvalidRequest(f"There is no input item of the type `{item_type[:50]}`.", param=f"{path}.type")
+
+    def _add_message_item(self, item: _Item, path: str) -> None:
+        role, content = item.role, item.content
+        if role is None:
+            raise InvalidRequest(f"`{path}.role` is required.", param=f"{path}.role")
+        if content is None:
+            raise InvalidRequest(f"`{path}.content` is required.", param=f"{path}.content")
+        parts = _decode_content(content, f"{path}.content")
+        if role == "assistant":
+            for part in parts:
+                self._add_to_assistant(part)
+        else:
+            self._add_message("system" if role == "developer" else role, parts)
+
+    def _add_message(self, role: Role, parts: list[ContentPart]) -> None:
+        """Add a message. System messages at the start are joined: many chat templates accept only one."""
+        last = self._turns[-1].message if self._turns else None
+        if role == "system" and last is not None and last.role == "system" and len(self._turns) == 1:
+            first, second = _only_text(last.parts), _only_text(parts)
+            if first is not None and second is not None:
+                last.parts = [TextPart(f"{first}\n\n{second}")]
+                return
+        self._turns.append(_Turn(ChatMessage(role, parts)))
+
+    def _add_to_assistant(self, part: ContentPart) -> _Turn:
+        """Add a part to the assistant's message at the end, or begin one. A turn with outputs is complete."""
+        if not self._turns or self._turns[-1].message.role != "assistant" or self._turns[-1].results:
+            self._turns.append(_Turn(ChatMessage("assistant", [])))
+        turn = self._turns[-1]
+        turn.message.parts.append(part)
+        return turn
+
+    def _add_call(self, item: _Item, arguments: str, path: str) -> None:
+        call_id, name = _require(item.call_id, path, "call_id"), _require(item.name, path, "name")
+        turn = self._add_to_assistant(ToolCall(call_id, flatten_name(name, item.namespace), arguments))
+        self._turns_by_call[call_id] = turn
+
+    def _add_output(self, item: _Item, path: str) -> None:
+        call_id, output = _require(item.call_id, path, "call_id"), item.output
+        if output is None:
+            raise InvalidRequest(f"`{path}.output` is required.", param=f"{path}.output")
+        parts = _decode_content(output, f"{path}.output")
+        content = [part for part in parts if isinstance(part, TextPart | ImagePart | DocumentPart)]
+        result = ChatMessage("tool", [ToolResult(call_id, content)])
+        turn = self._turns_by_call.get(call_id)
+        if turn is not None:
+            turn.results.append(result)
+        else:
+            self._turns.append(_Turn(result))
+
+
+def _only_text(parts: list[ContentPart]) -> str | None:
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    return "\n".join(texts) if len(texts) == len(parts) else None
+
+
+def _require(value: str | None, path: str, name: str) -> str:
+    if not value and (value is None or name in ("call_id", "name")):
+        raise InvalidRequest(f"`{path}.{name}` is required.", param=f"{path}.{name}")
+    return value
+
+
+def _decode_content(content: str | list[_Part], path: str) -> list[ContentPart]:
+    if isinstance(content, str):
+        return [TextPart(content)]
+    return [_decode_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
+
+
+def _decode_part(part: _Part, path: str) -> ContentPart:
+    match part.type:
+        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
+            return TextPart(_require(part.text, path, "text"))
+        case "refusal":
+            return RefusalPart(_require(part.refusal, path, "refusal"))
+        case "input_image":
+            return _decode_image(part, path)
+        case "input_file":
+            if part.file_url is not None:
+                return DocumentPart(url=part.file_url, title=part.filename)
+            return decode_file(FilePayload(part.file_data, part.file_id, part.filename), None, path)
+    message = f"The provider of this model does not support content of the type `{part.type[:50]}`."
+    raise InvalidRequest(message, param=f"{path}.type")
+
+
+def _decode_image(part: _Part, path: str) -> ImagePart:
+    url = part.image_url
+    if url is None:
+        message = "The provider of this model needs `image_url`: it has no stored files."
+        raise InvalidRequest(message, param=f"{path}.image_url")
+    if url.startswith(("https://", "http://")):
+        return ImagePart(url=url, detail=part.detail)
+    match = DATA_URL_PATTERN.fullmatch(url)
+    if match is None:
+        raise InvalidRequest("An image must be an http(s) link or a data URL in base64.", param=f"{path}.image_url")
+    return ImagePart(media_type=match.group(1).lower(), data=match.group(2), detail=part.detail)

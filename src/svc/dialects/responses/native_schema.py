@@ -1,0 +1,90 @@
+"""Types of the fields of a native response and its events that the gateway reads. Data only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from svc.wire.chat import FinishReason
+from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
+
+_TokenCount = Annotated[int, Meta(ge=0, le=MAX_USAGE_TOKENS)]
+
+
+class _InputDetails(msgspec.Struct, gc=False):
+    cached_tokens: _TokenCount | None = None
+    cache_write_tokens: _TokenCount | None = None
+
+
+class _OutputDetails(msgspec.Struct, gc=False):
+    reasoning_tokens: _TokenCount | None = None
+
+
+class _UsagePayload(msgspec.Struct, gc=False):
+    input_tokens: _TokenCount = 0
+    output_tokens: _TokenCount = 0
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _ItemType(msgspec.Struct, gc=False):
+    type: str
+
+
+class _IncompleteDetails(msgspec.Struct, gc=False):
+    reason: str | None = None
+
+
+class NativeResponse(msgspec.Struct, gc=False):
+    """The fields of a response that the gateway reads."""
+
+    id: Annotated[str, Meta(min_length=1)]
+    status: str
+    model: str = "unknown"
+    output: list[_ItemType] = []
+    usage: Any = None
+    error: Any = None
+    incomplete_details: _IncompleteDetails | None = None
+
+    def token_usage(self) -> TokenUsage | None:
+        """Return the usage, or None if it is missing or invalid."""
+        try:
+            usage = msgspec.convert(self.usage, _UsagePayload | None)
+        except msgspec.ValidationError:
+            return None
+        if usage is None:
+            return None
+        cached = usage.input_tokens_details or _InputDetails()
+        reasoning = usage.output_tokens_details or _OutputDetails()
+        return TokenUsage(
+            prompt_tokens=usage.input_tokens,
+            completion_tokens=usage.output_tokens,
+            cached_tokens=cached.cached_tokens or 0,
+            cache_write_tokens=cached.cache_write_tokens or 0,
+            reasoning_tokens=reasoning.reasoning_tokens or 0,
+        )
+
+    def finish_reason(self) -> FinishReason:
+        """Return the canonical finish reason of a response that did not fail."""
+        if self.status == "incomplete":
+            reason = self.incomplete_details.reason if self.incomplete_details is not None else None
+            return "content_filter" if reason == "content_filter" else "length"
+        has_calls = any(item.type in ("function_call", "custom_tool_call") for item in self.output)
+        return "tool_calls" if has_calls else "stop"
+
+
+class NativeEvent(msgspec.Struct, gc=False):
+    """An event of a native stream."""
+
+    type: str
+    sequence_number: int = -1
+    response: msgspec.Raw = msgspec.Raw(b"null")
+    error: Any = None
+    code: Any = None
+    message: Any = None
+
+
+NATIVE_RESPONSE_DECODER: Final = msgspec.json.Decoder(NativeResponse)
+NATIVE_EVENT_DECODER: Final = msgspec.json.Decoder(NativeEvent)

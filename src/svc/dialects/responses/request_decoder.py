@@ -1,0 +1,104 @@
+"""Decodes a Responses request for an upstream of another dialect.
+
+Public documents: platform.openai.com/docs/api-reference/responses/create, and openresponses.org/specification.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from svc.dialects.responses.input_items import InputDecoder
+from svc.dialects.responses.request_schema import ResponsesBody
+from svc.dialects.responses.tools import ToolName, decode_tool_choice, decode_tools
+from svc.dialects.validation import convert_client_value, decode_client_object
+from svc.errors import InvalidRequest
+from svc.wire.chat import ChatRequest, ResponseFormat
+
+ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+"""The value of `include` that requests the opaque content of reasoning items."""
+_DEFAULT_SERVICE_TIERS: Final = (None, "auto", "default")
+
+
+class ResponsesRequest(msgspec.Struct):
+    """A request in the canonical chat, with what its response repeats."""
+
+    chat: ChatRequest
+    fields: dict[str, Any]
+    """The fields of the request body."""
+    tool_names: dict[str, ToolName]
+    """The client's names of tools by the names that the upstream gets."""
+    includes_encrypted_reasoning: bool = False
+
+
+def decode_request(raw: bytes) -> ResponsesRequest:
+    """Decode a request. Raises InvalidRequest with the field, also for features that cannot be translated."""
+    fields = decode_client_object(raw)
+    body: ResponsesBody = convert_client_value(fields, ResponsesBody, "")
+    _reject_untranslatable(body)
+    tool_set = decode_tools(body.tools or [])
+    choice = decode_tool_choice(body.tool_choice, tool_set)
+    decoder = InputDecoder()
+    if body.instructions:
+        decoder.add_instructions(body.instructions)
+    decoder.add_input(body.input or [])
+    reasoning = body.reasoning
+    chat = ChatRequest(
+        model=body.model,
+        messages=decoder.messages(),
+        stream=bool(body.stream),
+        include_usage=True,
+        max_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        tools=tool_set.definitions,
+        tool_choice=choice if tool_set.definitions else None,
+        parallel_tool_calls=body.parallel_tool_calls if tool_set.definitions else None,
+        response_format=_decode_format(body),
+        effort=reasoning.effort if reasoning is not None else None,
+        user=body.user or body.safety_identifier,
+        source="responses",
+        omitted=list(dict.fromkeys([*_omitted_fields(fields, body), *tool_set.dropped, *decoder.dropped])),
+    )
+    if not chat.messages:
+        raise InvalidRequest("`input` has no message.", param="input")
+    return ResponsesRequest(chat, fields, tool_set.names, ENCRYPTED_REASONING in (body.include or []))
+
+
+def _reject_untranslatable(body: ResponsesBody) -> None:
+    """Raise InvalidRequest for features that need the state or the platform of a provider."""
+    for name in ("previous_response_id", "conversation"):
+        if getattr(body, name):
+            message = (
+                f"The gateway keeps no responses for `{name}`: send the whole conversation in `input`, "
+                "or set `store = true` in the table [responses] of its configuration."
+            )
+            raise InvalidRequest(message, param=name)
+    for name in ("background", "prompt", "top_logprobs"):
+        if getattr(body, name):
+            raise InvalidRequest(f"The provider of this model does not support `{name}`.", param=name)
+
+
+def _omitted_fields(fields: dict[str, Any], body: ResponsesBody) -> list[str]:
+    """Return the names of fields that have no effect."""
+    names = [name for name, value in fields.items() if name not in _UNDERSTOOD_FIELDS and value is not None]
+    if body.service_tier not in _DEFAULT_SERVICE_TIERS:
+        names.append("service_tier")
+    if body.truncation not in (None, "disabled"):
+        names.append("truncation")
+    if body.text is not None and body.text.verbosity is not None:
+        names.append("text.verbosity")
+    return names
+
+
+_UNDERSTOOD_FIELDS: Final = frozenset(ResponsesBody.__struct_fields__)
+
+
+def _decode_format(body: ResponsesBody) -> ResponseFormat | None:
+    text_format = body.text.format if body.text is not None else None
+    if text_format is None or text_format.type == "text":
+        return None
+    if text_format.type == "json_object":
+        return ResponseFormat("json_object")
+    return ResponseFormat("json_schema", text_format.name, text_format.schema, text_format.strict)

@@ -1,0 +1,30 @@
+"""Decodes the routing information of a Responses request, and checks the request."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from svc.dialects.base import RequestBody
+from svc.dialects.responses.request_schema import ResponsesRoutingBody
+from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.validation import decode_skeleton
+from svc.errors import InvalidRequest
+
+_RESPONSES_ROUTING_DECODER: Final = msgspec.json.Decoder(ResponsesRoutingBody)
+
+
+def decode_routing_info(body: RequestBody) -> RoutingInfo:
+    """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
+    fields, body.skeleton = decode_skeleton(_RESPONSES_ROUTING_DECODER, body.raw)
+    if not fields.input and not (fields.previous_response_id or fields.prompt or fields.conversation):
+        raise InvalidRequest("`input` is required, and must not be empty.", param="input")
+    text_format = fields.text.format if fields.text is not None else None
+    if text_format is not None and text_format.type == "json_schema":
+        for name in ("name", "schema"):
+            if getattr(text_format, name) is None:
+                raise InvalidRequest(f"`text.format.{name}` is required.", param=f"text.format.{name}")
+    return RoutingInfo(
+        model=fields.model, stream=bool(fields.stream), include_usage=True, max_tokens=fields.max_output_tokens
+    )

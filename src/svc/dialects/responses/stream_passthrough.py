@@ -1,0 +1,92 @@
+"""Passes the stream of an upstream with the Responses API: checks the events and forwards them unchanged.
+
+A stream ends with `response.completed`, `response.incomplete` or `response.failed`. If the upstream breaks it, the
+gateway writes `response.failed`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from svc.dialects.responses.native_schema import (
+    NATIVE_EVENT_DECODER,
+    NATIVE_RESPONSE_DECODER,
+    NativeEvent,
+    NativeResponse,
+)
+from svc.dialects.responses.response_codec import encode_response_error
+from svc.dialects.responses.stream_encoder import EventWriter
+from svc.dialects.stream_transform import Passthrough
+from svc.dialects.upstream_errors import map_upstream_error
+from svc.dialects.validation import decode_upstream_json
+from svc.errors import ProviderFailed, SvcError
+from svc.wire.sse import event_data
+
+_ENDS: Final = frozenset(("response.completed", "response.incomplete", "response.failed"))
+_RESPONSE_PREFIX: Final = "response."
+
+
+_CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])
+
+
+class ResponsesPassthrough(Passthrough):
+    """The StreamTransform from an upstream with the Responses API to a client of it."""
+
+    __slots__ = ("_created", "_last_number")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._created = b""
+        """The response object of the first event."""
+        self._last_number = -1
+
+    def _process_event(self, event: bytes) -> bytes:
+        data = event_data(event)
+        if data is None or not data.strip() or data.strip() == b"[DONE]":
+            return b""
+        decoded = decode_upstream_json(NATIVE_EVENT_DECODER, data)
+        if decoded.type == "error":
+            raise map_upstream_error(decoded.error or {"code": decoded.code, "message": decoded.message})
+        if not self.has_started:
+            self._start(decoded)
+        self._last_number = max(self._last_number, decoded.sequence_number)
+        if decoded.type in _ENDS:
+            self._end(decoded)
+        return event
+
+    def _start(self, event: NativeEvent) -> None:
+        """Record the first event. Raises ProviderFailed if it is not of a response."""
+        if not event.type.startswith(_RESPONSE_PREFIX) or event.type == "response.failed":
+            payload = self._decode_payload(event) if event.type == "response.failed" else None
+            if payload is not None and payload.error:
+                raise map_upstream_error(payload.error)
+            raise ProviderFailed("The provider's stream has no start event.")
+        self._created = bytes(event.response)
+        self.has_started = True
+        self.model = self._decode_payload(event).model
+
+    def _end(self, event: NativeEvent) -> None:
+        payload = self._decode_payload(event)
+        self.usage = payload.token_usage() or self.usage
+        self.has_ended = True
+        if event.type == "response.failed":
+            self.error = map_upstream_error(payload.error).strip_traceback()
+        else:
+            self.finish_reason = payload.finish_reason()
+
+    def _decode_payload(self, event: NativeEvent) -> NativeResponse:
+        return decode_upstream_json(NATIVE_RESPONSE_DECODER, bytes(event.response))
+
+    @property
+    def _is_complete(self) -> bool:
+        return False  # only an event ends the stream
+
+    def _encode_end(self) -> bytes:
+        return b""
+
+    def _encode_error(self, error: SvcError) -> bytes:
+        ending = {"status": "failed", "error": encode_response_error(error)}
+        response = {**_CREATED_DECODER.decode(self._created), **ending} if self._created else ending
+        return EventWriter(self._last_number + 1).write("response.failed", {"response": response})

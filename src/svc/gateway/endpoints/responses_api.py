@@ -1,0 +1,65 @@
+"""`POST /v1/responses` of the OpenAI API, for all models of the kind `chat`.
+
+Upstreams with the Responses API get requests in their own form. For others, the gateway translates.
+"""
+
+from __future__ import annotations
+
+from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
+from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
+from svc.dialects.request_passthrough import pass_through_request
+from svc.dialects.responses.codec import ResponsesCodec
+from svc.dialects.responses.request_decoder import ResponsesRequest, decode_request
+from svc.dialects.responses.response_passthrough import pass_through_response
+from svc.dialects.responses.routing_info import decode_routing_info
+from svc.dialects.responses.stream_encoder import encode_interruption
+from svc.dialects.responses.stream_passthrough import ResponsesPassthrough
+from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.stream_transform import StreamTransform
+from svc.errors import SvcError
+
+
+class _ResponsesUpstream(Codec):
+    """Forwards requests and responses unchanged, if they are unambiguous JSON."""
+
+    __slots__ = ()
+
+    def encode_request(
+        self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
+    ) -> EncodedRequest:
+        return pass_through_request(body, routing_info, profile, ask_usage=False)
+
+    def decode_response(self, raw: bytes) -> EncodedResponse:
+        return pass_through_response(raw)
+
+    def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
+        return ResponsesPassthrough()
+
+
+class Responses(Endpoint):
+    """The endpoint for clients of the OpenAI Responses API."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, path: str, native: Codec) -> None:
+        super().__init__(path, {}, cache_route="responses")
+        self._native = native
+
+    def select_codec(self, upstream: Dialect, profile: ModelProfile) -> Codec:
+        return self._native if profile.has_responses else super().select_codec(upstream, profile)
+
+    def add_codec(self, upstream: Dialect) -> Codec:
+        codec = self.codecs[upstream] = ResponsesCodec(upstream)
+        return codec
+
+    def decode_routing_info(self, body: RequestBody) -> RoutingInfo:
+        return decode_routing_info(body)
+
+    def decode_request(self, raw: bytes) -> ResponsesRequest:
+        return decode_request(raw)
+
+    def encode_stream_error(self, error: SvcError) -> bytes:
+        return encode_interruption(error)
+
+
+endpoint: Endpoint = Responses("/v1/responses", _ResponsesUpstream("/responses"))
