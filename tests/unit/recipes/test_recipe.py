@@ -64,3 +64,11 @@ def test_parse_recipe_invalid_value_raises_usage_error(text: Text, old: str, new
 def test_parse_recipe_invalid_utf_8_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="not valid"):
         recipe.parse_recipe(b"\xff\xfe", "toy")
+
+
+def test_model_bytes_of_derived_file_replace_those_of_consumed_sources() -> None:
+    made = recipe.load_recipe("all-minilm-l6-v2", Path("none"))
+    assert made.model_bytes == 25_282_080 + 10_454
+    assert made.extracted_bytes > 90_000_000
+    joined = recipe.load_recipe("whisper-base", Path("none"))
+    assert joined.model_bytes == joined.extracted_bytes
