@@ -14,7 +14,9 @@ from svc.client.base_client import (
     DEFAULT_CLIENT_TIMEOUT_SECONDS,
     BaseClient,
     record_chunk,
+    record_event,
 )
+from svc.client.tool_calls import assistant_message
 from svc.wire.speech import Final, Partial
 
 if TYPE_CHECKING:
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from svc.client.bundles import Bundle
     from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
     from svc.client.core import DirectProvider, ModelInfo, Transcript
+    from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.live import LiveSession
+    from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
 
 
 class AsyncClient(BaseClient):
@@ -94,6 +98,60 @@ class AsyncClient(BaseClient):
             return AsyncChatStream(await self._core.stream(messages, model, timeout_s, parameters))
         return await self._core.chat(messages, model, timeout_s, parameters)
 
+    async def embed(
+        self,
+        input: EmbeddingInput,
+        *,
+        model: str | None = None,
+        dimensions: int | None = None,
+        timeout_s: float | None = None,
+    ) -> EmbeddingResult:
+        """Return a vector for each text. `dimensions` shortens the vectors, if the model supports it.
+
+        `timeout_s` limits the whole call, in seconds. Raises SvcError.
+        """
+        return await self._core.embed(input, model, dimensions, timeout_s)
+
+    @overload
+    async def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: Literal[False] = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ResponseResult: ...
+
+    @overload
+    async def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: Literal[True],
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> AsyncResponseStream: ...
+
+    async def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: bool = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ResponseResult | AsyncResponseStream:
+        """Send a request of the Responses API. A string is one user message.
+
+        `parameters` are request fields such as `max_output_tokens`. `timeout_s` limits the whole call, in seconds.
+        Raises SvcError, also if the response failed.
+        """
+        if stream:
+            return AsyncResponseStream(await self._core.stream_responses(input, model, timeout_s, parameters))
+        return await self._core.responses(input, model, timeout_s, parameters)
+
     async def models(self) -> list[ModelInfo]:
         """Return the models that the key may use. Raises SvcError."""
         return await self._core.models()
@@ -139,16 +197,53 @@ class AsyncClient(BaseClient):
 
 
 class AsyncChatStream(AsyncIterator["ChatChunk"]):
-    """The chunks of a streamed response. Raises SvcError if it is interrupted. `text` and `usage` are totals."""
+    """The chunks of a streamed response. Raises SvcError if it is interrupted.
+
+    `text` and `usage` are totals. `tool_calls` has the complete calls at the end.
+    """
 
     def __init__(self, stream: ChatResponseStream) -> None:
         self._stream = stream
         self.text = ""
         self.usage = stream.usage
+        self.tool_calls = stream.tool_calls
         self.request_id = stream.request_id
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """Return the response as a message, for the messages of the next request. Use it after the end."""
+        return assistant_message(self.text, self.tool_calls)
 
     async def __anext__(self) -> ChatChunk:
         return record_chunk(self, self._stream, await self._stream.next(), StopAsyncIteration)
+
+    async def close(self) -> None:
+        """Cancel the response."""
+        await self._stream.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stream.close()
+
+
+class AsyncResponseStream(AsyncIterator["ResponseStreamEvent"]):
+    """The events of a streamed response. Raises SvcError if it fails or is interrupted.
+
+    `text` is the text so far. `result` is the response, once it is complete.
+    """
+
+    def __init__(self, stream: ResponseEventStream) -> None:
+        self._stream = stream
+        self.text = ""
+        self.result = stream.result
+        self.request_id = stream.request_id
+
+    async def __anext__(self) -> ResponseStreamEvent:
+        return record_event(self, self._stream, await self._stream.next(), StopAsyncIteration)
 
     async def close(self) -> None:
         """Cancel the response."""

@@ -10,6 +10,7 @@ from svc.client.http_session import SessionTimeouts
 if TYPE_CHECKING:
     from svc.client.chat import ChatChunk, ChatResponseStream
     from svc.client.core import DirectProvider
+    from svc.client.responses import ResponseEventStream, ResponseStreamEvent
 
 DEFAULT_CLIENT_RETRIES = 2
 DEFAULT_CLIENT_TIMEOUT_SECONDS = 120.0
@@ -52,8 +53,22 @@ def record_chunk(
     chat_stream: Any, response_stream: ChatResponseStream, chunk: ChatChunk | None, stop_type: type[Exception]
 ) -> ChatChunk:
     """Add the next chunk to the totals of the stream and return it. Raises `stop_type` at the end."""
-    chat_stream.usage = response_stream.usage
+    chat_stream.usage, chat_stream.tool_calls = response_stream.usage, response_stream.tool_calls
     if chunk is None:
         raise stop_type
     chat_stream.text += chunk.text
     return chunk
+
+
+def record_event(
+    response_stream: Any,
+    event_stream: ResponseEventStream,
+    event: ResponseStreamEvent | None,
+    stop_type: type[Exception],
+) -> ResponseStreamEvent:
+    """Add the next event to the totals of the stream and return it. Raises `stop_type` at the end."""
+    if event is None:
+        raise stop_type
+    response_stream.text += event.text
+    response_stream.result = event_stream.result
+    return event

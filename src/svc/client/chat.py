@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
+from svc.client.config import SDK_DEFAULT_MODEL
 from svc.client.http_session import HttpSession, error_from_code
+from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler, assistant_message
 from svc.client.transport import ClientResponse
 from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
 from svc.dialects.openai import dialect as OPENAI
@@ -29,6 +31,9 @@ from svc.wire.chat import (
     TextPart,
     ThinkingDelta,
     ThinkingPart,
+    ToolCall,
+    ToolCallArguments,
+    ToolCallStart,
     UpstreamOverrides,
     UsageUpdate,
 )
@@ -36,7 +41,6 @@ from svc.wire.sse import EventSplitter, split_events
 from svc.wire.usage import TokenUsage as Tokens
 
 Messages = str | Sequence[Mapping[str, Any]]
-SDK_DEFAULT_MODEL = "gpt-4o-mini"
 
 
 class ChatUsage(msgspec.Struct, frozen=True):
@@ -57,6 +61,12 @@ class ChatResult(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     reasoning: str = ""
     request_id: str | None = None
+    tool_calls: tuple[ChatToolCall, ...] = ()
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """Return the response as a message, for the messages of the next request."""
+        return assistant_message(self.text, self.tool_calls)
 
 
 class ChatChunk(msgspec.Struct, frozen=True):
@@ -66,6 +76,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     reasoning: str = ""
     finish_reason: str | None = None
     usage: ChatUsage | None = None
+    tool_call: ChatToolCallDelta | None = None
 
 
 class ChatBackend(msgspec.Struct, frozen=True):
@@ -141,6 +152,9 @@ def decode_result(backend: ChatBackend, response: ClientResponse, body: bytes) -
         finish_reason=decoded.finish,
         reasoning="".join(part.text for part in decoded.parts if isinstance(part, ThinkingPart)),
         request_id=response.headers.get("x-request-id"),
+        tool_calls=tuple(
+            ChatToolCall(part.id, part.name, part.arguments) for part in decoded.parts if isinstance(part, ToolCall)
+        ),
     )
 
 
@@ -153,8 +167,11 @@ class ChatResponseStream:
         self._decoder: StreamDecoder = backend.dialect.create_stream_decoder()
         self._chunks: deque[ChatChunk] = deque()
         self._has_finish_reason = self._closed = False
+        self._tool_calls = ToolCallAssembler()
         self.text = ""
         """The text so far."""
+        self.tool_calls: tuple[ChatToolCall, ...] = ()
+        """The tool calls, after the finish reason. Empty before."""
         self.usage: ChatUsage | None = None
         self.model = ""
         self.request_id = response.headers.get("x-request-id")
@@ -188,8 +205,13 @@ class ChatResponseStream:
                 self._chunks.append(ChatChunk(text=text))
             case ThinkingDelta(text):
                 self._chunks.append(ChatChunk(reasoning=text))
+            case ToolCallStart(index, call_id, name):
+                self._chunks.append(ChatChunk(tool_call=self._tool_calls.start(index, call_id, name)))
+            case ToolCallArguments(index, text):
+                self._chunks.append(ChatChunk(tool_call=self._tool_calls.append(index, text)))
             case StreamFinish(reason):
                 self._has_finish_reason = True
+                self.tool_calls = self._tool_calls.calls()
                 self._chunks.append(ChatChunk(finish_reason=reason))
             case UsageUpdate(usage):
                 self._record_usage(usage)

@@ -14,7 +14,9 @@ from svc.client.base_client import (
     DEFAULT_CLIENT_TIMEOUT_SECONDS,
     BaseClient,
     record_chunk,
+    record_event,
 )
+from svc.client.tool_calls import assistant_message
 from svc.client.transport import run_sync
 from svc.wire.speech import Final, Partial
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from svc.client.bundles import Bundle
     from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
     from svc.client.core import DirectProvider, ModelInfo, Transcript
+    from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.live import LiveSession
+    from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
 
 
 class Client(BaseClient):
@@ -95,6 +99,60 @@ class Client(BaseClient):
             return ChatStream(run_sync(self._core.stream(messages, model, timeout_s, parameters)))
         return run_sync(self._core.chat(messages, model, timeout_s, parameters))
 
+    def embed(
+        self,
+        input: EmbeddingInput,
+        *,
+        model: str | None = None,
+        dimensions: int | None = None,
+        timeout_s: float | None = None,
+    ) -> EmbeddingResult:
+        """Return a vector for each text. `dimensions` shortens the vectors, if the model supports it.
+
+        `timeout_s` limits the whole call, in seconds. Raises SvcError.
+        """
+        return run_sync(self._core.embed(input, model, dimensions, timeout_s))
+
+    @overload
+    def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: Literal[False] = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ResponseResult: ...
+
+    @overload
+    def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: Literal[True],
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ResponseStream: ...
+
+    def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: bool = False,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ResponseResult | ResponseStream:
+        """Send a request of the Responses API. A string is one user message.
+
+        `parameters` are request fields such as `max_output_tokens`. `timeout_s` limits the whole call, in seconds.
+        Raises SvcError, also if the response failed.
+        """
+        if stream:
+            return ResponseStream(run_sync(self._core.stream_responses(input, model, timeout_s, parameters)))
+        return run_sync(self._core.responses(input, model, timeout_s, parameters))
+
     def models(self) -> list[ModelInfo]:
         """Return the models that the key may use. Raises SvcError."""
         return run_sync(self._core.models())
@@ -140,16 +198,53 @@ class Client(BaseClient):
 
 
 class ChatStream(Iterator["ChatChunk"]):
-    """The chunks of a streamed response. Raises SvcError if it is interrupted. `text` and `usage` are totals."""
+    """The chunks of a streamed response. Raises SvcError if it is interrupted.
+
+    `text` and `usage` are totals. `tool_calls` has the complete calls at the end.
+    """
 
     def __init__(self, stream: ChatResponseStream) -> None:
         self._stream = stream
         self.text = ""
         self.usage = stream.usage
+        self.tool_calls = stream.tool_calls
         self.request_id = stream.request_id
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """Return the response as a message, for the messages of the next request. Use it after the end."""
+        return assistant_message(self.text, self.tool_calls)
 
     def __next__(self) -> ChatChunk:
         return record_chunk(self, self._stream, run_sync(self._stream.next()), StopIteration)
+
+    def close(self) -> None:
+        """Cancel the response."""
+        run_sync(self._stream.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run_sync(self._stream.close())
+
+
+class ResponseStream(Iterator["ResponseStreamEvent"]):
+    """The events of a streamed response. Raises SvcError if it fails or is interrupted.
+
+    `text` is the text so far. `result` is the response, once it is complete.
+    """
+
+    def __init__(self, stream: ResponseEventStream) -> None:
+        self._stream = stream
+        self.text = ""
+        self.result = stream.result
+        self.request_id = stream.request_id
+
+    def __next__(self) -> ResponseStreamEvent:
+        return record_event(self, self._stream, run_sync(self._stream.next()), StopIteration)
 
     def close(self) -> None:
         """Cancel the response."""

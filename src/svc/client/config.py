@@ -12,6 +12,8 @@ import msgspec
 from svc.client.address import with_v1_suffix
 from svc.errors import InvalidRequest
 
+SDK_DEFAULT_MODEL = "gpt-4o-mini"
+
 
 class SdkConfig(msgspec.Struct, frozen=True):
     """The configuration. `gateway` is complete, with `/v1`. None means that the environment decides."""

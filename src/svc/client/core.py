@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
 from svc import plugins
 from svc.client.address import resolve_gateway_url
-from svc.client.config import current_config, normalize_api_key
+from svc.client.config import SDK_DEFAULT_MODEL, current_config, normalize_api_key
 from svc.client.discovery import find_gateway, read_local_api_key, state_folder
 from svc.client.http_session import HttpSession, SessionTimeouts
 from svc.client.transport import ClientTransport
@@ -20,6 +20,10 @@ from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 if TYPE_CHECKING:
     from svc.client.chat import ChatBackend, ChatResponseStream, ChatResult, Messages
+    from svc.client.embeddings import EmbeddingInput, EmbeddingResult
+    from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult
+
+T = TypeVar("T")
 
 SDK_MAX_AUDIO_FILE_BYTES = 512 << 20
 
@@ -109,32 +113,30 @@ class ClientCore:
     ) -> ChatResult:
         """Return a complete response."""
         chat_module = _load_chat_module()
-        backend = self._backend(model)
-        request = chat_module.build_request(backend, messages, parameters, stream=False)
-        try:
+
+        async def send(chosen_model: str | None) -> ChatResult:
+            backend = self._backend(chosen_model)
+            request = chat_module.build_request(backend, messages, parameters, stream=False)
             response, body = await self.session.fetch("POST", request.path, request.body, request.headers, timeout_s)
-        except ModelNotFound:
-            if model is not None or (fallback_model := await self._first_model()) is None:
-                raise
-            return await self.chat(messages, fallback_model, timeout_s, parameters)
-        result: ChatResult = chat_module.decode_result(backend, response, body)
-        return result
+            result: ChatResult = chat_module.decode_result(backend, response, body)
+            return result
+
+        return await self._with_offered_model(send, model, None)
 
     async def stream(
         self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
     ) -> ChatResponseStream:
         """Return a streamed response."""
         chat_module = _load_chat_module()
-        backend = self._backend(model)
-        request = chat_module.build_request(backend, messages, parameters, stream=True)
-        try:
+
+        async def send(chosen_model: str | None) -> ChatResponseStream:
+            backend = self._backend(chosen_model)
+            request = chat_module.build_request(backend, messages, parameters, stream=True)
             response = await self.session.open("POST", request.path, request.body, request.headers, timeout_s)
-        except ModelNotFound:
-            if model is not None or (fallback_model := await self._first_model()) is None:
-                raise
-            return await self.stream(messages, fallback_model, timeout_s, parameters)
-        response_stream: ChatResponseStream = chat_module.ChatResponseStream(self.session, response, backend)
-        return response_stream
+            response_stream: ChatResponseStream = chat_module.ChatResponseStream(self.session, response, backend)
+            return response_stream
+
+        return await self._with_offered_model(send, model, None)
 
     def _backend(self, model: str | None) -> ChatBackend:
         if self.direct:
@@ -142,11 +144,81 @@ class ClientCore:
         backend: ChatBackend = _load_chat_module().gateway_backend(model)
         return backend
 
-    async def _first_model(self) -> str | None:
-        """Return the gateway's first chat model. Used if the caller named none and the default is missing."""
-        if self.direct:
-            return None
-        return next((model.id for model in await self.models() if model.kind is None), None)
+    async def _with_offered_model(
+        self, send: Callable[[str | None], Awaitable[T]], model: str | None, kind: str | None
+    ) -> T:
+        """Send a request. If the caller named no model and the default is missing, use the gateway's first one."""
+        try:
+            return await send(model)
+        except ModelNotFound:
+            if model is not None or self.direct:
+                raise
+            offered = next((each.id for each in await self.models() if each.kind == kind), None)
+            if offered is None:
+                raise
+            return await send(offered)
+
+    # embeddings, Responses API
+
+    async def embed(
+        self, texts: EmbeddingInput, model: str | None, dimensions: int | None, timeout_s: float | None
+    ) -> EmbeddingResult:
+        """Return the vectors of texts."""
+        embeddings = plugins.load("client", "embeddings")
+        headers = {"content-type": "application/json", "accept": "application/json"}
+
+        async def send(chosen_model: str | None) -> EmbeddingResult:
+            name = self._model_name(chosen_model, embeddings.SDK_DEFAULT_EMBEDDING_MODEL)
+            request_body = embeddings.build_embedding_request(name, texts, dimensions)
+            response, body = await self.session.fetch(
+                "POST", embeddings.EMBEDDINGS_PATH, request_body, headers, timeout_s
+            )
+            result: EmbeddingResult = await self.transport.run_blocking(
+                lambda: embeddings.decode_embeddings(texts, response, body)
+            )
+            return result
+
+        return await self._with_offered_model(send, model, "embedding")
+
+    async def responses(
+        self, items: ResponseInput, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
+    ) -> ResponseResult:
+        """Return a complete response of the Responses API."""
+        responses = plugins.load("client", "responses")
+
+        async def send(chosen_model: str | None) -> ResponseResult:
+            name = self._model_name(chosen_model, SDK_DEFAULT_MODEL)
+            request_body, headers = responses.build_responses_request(name, items, parameters, stream=False)
+            response, body = await self.session.fetch(
+                "POST", responses.RESPONSES_PATH, request_body, headers, timeout_s
+            )
+            result: ResponseResult = responses.decode_response_result(body, response.headers.get("x-request-id"))
+            return result
+
+        return await self._with_offered_model(send, model, None)
+
+    async def stream_responses(
+        self, items: ResponseInput, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
+    ) -> ResponseEventStream:
+        """Return a streamed response of the Responses API."""
+        responses = plugins.load("client", "responses")
+
+        async def send(chosen_model: str | None) -> ResponseEventStream:
+            name = self._model_name(chosen_model, SDK_DEFAULT_MODEL)
+            request_body, headers = responses.build_responses_request(name, items, parameters, stream=True)
+            response = await self.session.open("POST", responses.RESPONSES_PATH, request_body, headers, timeout_s)
+            event_stream: ResponseEventStream = responses.ResponseEventStream(self.session, response)
+            return event_stream
+
+        return await self._with_offered_model(send, model, None)
+
+    def _model_name(self, model: str | None, default: str) -> str:
+        """Return the model for an API of OpenAI's dialect. Raises InvalidRequest if the provider has another one."""
+        if self.direct is None:
+            return model or default
+        if self.direct.backend.dialect.name != "openai":
+            raise InvalidRequest("The provider does not have this API.", param="model")
+        return model or self.direct.backend.profile.model
 
     # models, audio files
 

@@ -9,13 +9,32 @@ from typing import Any
 import svc
 from svc.client.bundles import Bundle
 from svc.client.chat import ChatChunk, ChatResult, ChatUsage
-from svc.client.client import ChatStream, Live
+from svc.client.client import ChatStream, Live, ResponseStream
 from svc.client.core import ModelInfo, Transcript
+from svc.client.embeddings import EmbeddingResult, EmbeddingUsage
+from svc.client.responses import ResponseResult, ResponseStreamEvent, ResponseUsage
+from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta
 from svc.wire.speech import Final, Partial
 from tests.documentation.reference.markdown import docstring, paragraph, table
 
-CLASSES = (svc.Client, ChatStream, Live)
-RESULTS = (ChatResult, ChatChunk, ChatUsage, ModelInfo, Transcript, Partial, Final, Bundle)
+CLASSES = (svc.Client, ChatStream, ResponseStream, Live)
+RESULTS = (
+    ChatResult,
+    ChatChunk,
+    ChatUsage,
+    ChatToolCall,
+    ChatToolCallDelta,
+    EmbeddingResult,
+    EmbeddingUsage,
+    ResponseResult,
+    ResponseStreamEvent,
+    ResponseUsage,
+    ModelInfo,
+    Transcript,
+    Partial,
+    Final,
+    Bundle,
+)
 FUNCTIONS = (svc.init, svc.set_gateway_url, svc.set_api_key)
 
 
@@ -40,6 +59,9 @@ def results() -> str:
     for each in RESULTS:
         notes = inspect.get_annotations(each)
         rows = [(f"`{name}`", f"`{notes[name]}`") for name in each.__struct_fields__]
+        for name, member in _methods(each):
+            if isinstance(member, property):
+                rows.append((f"`{name}`", f"`{inspect.get_annotations(member.fget)['return']}`"))
         sections.append(f"### `{each.__name__}`\n\n{_text(each)}\n\n{table(('Field', 'Type'), rows)}")
     return "\n".join(sections)
 
