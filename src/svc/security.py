@@ -8,14 +8,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from svc.ephemeral_tokens import (
+    EPHEMERAL_KEY_PREFIX,
+    ISSUED_PARENT_PREFIX,
+    EphemeralClaims,
+    build_ephemeral_key,
+    derive_signing_key,
+    encode_token,
+    find_parent_reference,
+    stretch_configured_secret,
+    verify_token,
+)
 from svc.errors import AuthenticationFailed, RateLimited
-from svc.wire.key import CONFIGURED_SCOPES, PUBLISHER_SCOPES, ApiKey
+from svc.wire.key import CONFIGURED_SCOPES, PUBLISHER_SCOPES, ApiKey, EphemeralKey
+
+log = logging.getLogger("svc.keys")
 
 KEY_LOOKUP_TIMEOUT_SECONDS: Final = 5.0
 """Timeout of a database lookup of a key."""
@@ -25,6 +39,12 @@ _clock: Final = time.time  # avoids an attribute lookup on the hot path
 ISSUED_KEY_PREFIX: Final = "svc_sk_"
 NEW_KEY_HINT: Final = "The gateway's operator creates keys with: svc keys create"
 INVALID_KEY_MESSAGE: Final = f"The API key is not valid. {NEW_KEY_HINT}"
+INVALID_EPHEMERAL_KEY_MESSAGE: Final = (
+    "The ephemeral key is not valid: it was changed, or its parent key was revoked or rotated. "
+    "Get another one from the application that made it."
+)
+MAX_CACHED_EPHEMERAL_KEYS: Final = 20_000
+"""Maximum cached ephemeral keys: 40 MB at 2 kB each."""
 NO_KEY_MESSAGE: Final = "The request has no API key: send the header 'Authorization: Bearer <API_KEY>'."
 
 
@@ -36,6 +56,15 @@ class IssuedKeySource(Protocol):
 
     def load(self, digest: bytes, on_loaded: Callable[[], None]) -> None:
         """Load the key, then call `on_loaded` in the event loop. If `get` still returns True, the database failed."""
+
+    def find_by_id(self, id: str) -> list[tuple[bytes, ApiKey]] | None:
+        """Return the key under each of its digests, two after a rotation, or None if it is not cached.
+
+        The list of a key that does not exist is empty.
+        """
+
+    def load_by_id(self, id: str, on_loaded: Callable[[], None]) -> None:
+        """Load the key as `load` does."""
 
 
 class Keyring:
@@ -51,6 +80,11 @@ class Keyring:
         """`configured_secrets` are the keys of SVC_API_KEYS, and `publishers` the keys of SVC_REGISTRY_KEYS."""
         self._issued = issued
         self._keys: dict[bytes, ApiKey] = {}
+        self._ephemeral_keys: dict[bytes, EphemeralKey] = {}
+        self._configured_secrets: dict[bytes, str] = {}
+        self._configured_parents: dict[str, tuple[bytes, bytes]] | None = None
+        """Digest and signing key of each configured key, by reference. None until an ephemeral key needs them."""
+        self._stretch_callbacks: list[Callable[[], None]] = []
         self._add("SVC_API_KEYS", configured_secrets, CONFIGURED_SCOPES)
         self._add("SVC_REGISTRY_KEYS", publishers, PUBLISHER_SCOPES)
 
@@ -59,6 +93,7 @@ class Keyring:
         for number, secret in enumerate(configured_secrets, 1):
             digest = hash_secret(secret)
             existing = self._keys.get(digest)
+            self._configured_secrets[digest] = secret
             self._keys[digest] = ApiKey(
                 id=f"env-{digest.hex()[:12]}",
                 name=f"{variable_name} #{number}",
@@ -82,16 +117,54 @@ class Keyring:
             key = self._keys.get(digest)
             if key is None and self._issued is not None and secret.startswith(ISSUED_KEY_PREFIX):
                 key = self._issued.get(digest)
+        if key is None and secret.startswith(EPHEMERAL_KEY_PREFIX):
+            key = self._lookup_ephemeral(secret)
         if key is True:
             return None
         if not key:
             raise AuthenticationFailed(INVALID_KEY_MESSAGE)
         if key.expires <= time.time():
-            raise AuthenticationFailed(f"The API key has expired. {NEW_KEY_HINT}")
+            raise AuthenticationFailed(_expired_message(key))
         return key
+
+    def _lookup_ephemeral(self, token: str) -> ApiKey | bool:
+        """Return an ephemeral key. True means that its parent is not cached. Raises AuthenticationFailed."""
+        reference = find_parent_reference(token)
+        if reference is None:
+            raise AuthenticationFailed(INVALID_EPHEMERAL_KEY_MESSAGE)
+        digest = hash_secret(token)
+        cached = self._ephemeral_keys.get(digest)
+        if cached is not None and self.is_current(cached.parent_digest, cached.parent):
+            return cached
+        parents = self._find_parents(reference)
+        if parents is None:
+            return True
+        for parent_digest, parent, signing_key in parents:
+            claims = verify_token(token, signing_key)
+            if claims is not None:
+                key = self._ephemeral_keys[digest] = build_ephemeral_key(claims, parent, parent_digest)
+                if len(self._ephemeral_keys) > MAX_CACHED_EPHEMERAL_KEYS:
+                    del self._ephemeral_keys[next(iter(self._ephemeral_keys))]
+                return key
+        raise AuthenticationFailed(INVALID_EPHEMERAL_KEY_MESSAGE)
+
+    def _find_parents(self, reference: str) -> list[tuple[bytes, ApiKey, bytes]] | None:
+        """Return digest, key and signing key of each possible parent, or None if they are not in memory."""
+        if not reference.startswith(ISSUED_PARENT_PREFIX):
+            if self._configured_parents is None:
+                return None
+            found = self._configured_parents.get(reference)
+            return [] if found is None else [(found[0], self._keys[found[0]], found[1])]
+        issued = [] if self._issued is None else self._issued.find_by_id(reference)
+        if issued is None:
+            return None
+        return [(digest, parent, derive_signing_key(digest)) for digest, parent in issued]
 
     def is_current(self, digest: bytes, key: ApiKey) -> bool:
         """Return whether the key that was found by this digest is unchanged and not expired."""
+        if isinstance(key, EphemeralKey):
+            is_known = self._ephemeral_keys.get(digest) is key
+            return is_known and _clock() < key.expires and self.is_current(key.parent_digest, key.parent)
         current_key: ApiKey | bool | None = self._keys.get(digest)
         if current_key is None and self._issued is not None:
             current_key = self._issued.get(digest)
@@ -99,8 +172,51 @@ class Keyring:
 
     def load(self, secret: str, on_loaded: Callable[[], None]) -> None:
         """Load a key, then call `on_loaded`. If `lookup_cached` still returns None, the database failed."""
-        if self._issued is not None:
+        reference = find_parent_reference(secret) if secret.startswith(EPHEMERAL_KEY_PREFIX) else None
+        if reference is not None and not reference.startswith(ISSUED_PARENT_PREFIX):
+            self._stretch_configured(on_loaded)
+        elif self._issued is None:
+            return
+        elif reference is not None:
+            self._issued.load_by_id(reference, on_loaded)
+        else:
             self._issued.load(hash_secret(secret), on_loaded)
+
+    async def make_ephemeral_token(self, parent_secret: str, parent: ApiKey, claims: EphemeralClaims) -> str:
+        """Return the token of an ephemeral key with these claims. It can be too long: see `encode_token`."""
+        digest = hash_secret(parent_secret)
+        if digest not in self._keys:
+            return encode_token(parent.id, claims, derive_signing_key(digest))
+        if self._configured_parents is None:
+            stretched = asyncio.Event()
+            self._stretch_configured(stretched.set)
+            await asyncio.wait_for(stretched.wait(), KEY_LOOKUP_TIMEOUT_SECONDS)
+        for reference, (parent_digest, signing_key) in (self._configured_parents or {}).items():
+            if parent_digest == digest:
+                return encode_token(reference, claims, signing_key)
+        raise keys_unavailable_error()
+
+    def _stretch_configured(self, on_done: Callable[[], None]) -> None:
+        """Compute the signing keys of the configured keys in a thread, once, then call `on_done`."""
+        loop = asyncio.get_running_loop()
+        if self._configured_parents is not None:
+            loop.call_soon(on_done)
+            return
+        self._stretch_callbacks.append(on_done)
+        if len(self._stretch_callbacks) == 1:
+            loop.run_in_executor(None, _stretch_secrets, self._configured_secrets).add_done_callback(self._on_stretched)
+
+    def _on_stretched(self, future: asyncio.Future[dict[str, tuple[bytes, bytes]]]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            log.error("the signing keys of ephemeral keys could not be computed: %r", future)
+        else:
+            self._configured_parents = future.result()
+        callbacks, self._stretch_callbacks = self._stretch_callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:  # boundary: the other requests must be notified
+                log.exception("error in a callback of a key lookup")
 
     async def authenticate(self, secret: str | None) -> ApiKey:
         """Return the key of a secret. Raises AuthenticationFailed, or RateLimited if the database is down."""
@@ -122,6 +238,21 @@ class Keyring:
             future.set_result(self.lookup_cached(secret))
         except AuthenticationFailed as error:
             future.set_exception(error)
+
+
+def _stretch_secrets(secrets_by_digest: dict[bytes, str]) -> dict[str, tuple[bytes, bytes]]:
+    """Return digest and signing key of each configured key, by its reference. Runs in a thread."""
+    parents = {}
+    for digest, secret in secrets_by_digest.items():
+        reference, signing_key = stretch_configured_secret(secret)
+        parents[reference] = (digest, signing_key)
+    return parents
+
+
+def _expired_message(key: ApiKey) -> str:
+    if isinstance(key, EphemeralKey):
+        return "The ephemeral key has expired. Get another one from the application that made it."
+    return f"The API key has expired. {NEW_KEY_HINT}"
 
 
 def keys_unavailable_error() -> RateLimited:

@@ -31,6 +31,7 @@ from svc.gateway.cache.response_cache import ResponseCache, open_cache
 from svc.gateway.endpoints import load_endpoints
 from svc.gateway.endpoints.admin import AdminApi
 from svc.gateway.endpoints.app import create_app
+from svc.gateway.endpoints.ephemeral_keys import routes as ephemeral_key_routes
 from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.openapi import routes as openapi_routes
 from svc.gateway.endpoints.usage import routes as usage_routes
@@ -226,6 +227,7 @@ async def gateway_services(
         routes = [
             *metrics_publisher.routes(),
             *usage_routes(context, admin_database),
+            *ephemeral_key_routes(context),
             *AdminApi(context, admin_database, metrics_publisher).routes(),
             *openapi_routes(),
         ]

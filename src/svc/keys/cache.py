@@ -69,7 +69,10 @@ class IssuedKeyCache:
         self._database = database
         self._keys: dict[bytes, ApiKey] = {}
         self._unknown_digests: dict[bytes, None] = {}
-        self._pending_lookups: dict[bytes, list[Callable[[], None]]] = {}
+        self._digests_by_id: dict[str, tuple[bytes, ...]] = {}
+        """The digests of the keys whose record is cached as a whole. Empty for an unknown id."""
+        self._pending_lookups: dict[bytes | str, list[Callable[[], None]]] = {}
+        """Callbacks by digest, or by the id of a key."""
         self._revision = 0
         self._thread = ThreadPoolExecutor(1, "keys")
         self._loop = asyncio.get_running_loop()
@@ -109,6 +112,7 @@ class IssuedKeyCache:
                 self._record_failure(error)
                 return
             self._cache_keys(list(api_keys), api_keys)
+            self._cache_ids([row.id for row in rows], api_keys)
             if len(rows) < KEYS_PER_QUERY:
                 return
             after = rows[-1].id
@@ -124,6 +128,19 @@ class IssuedKeyCache:
         return key if key is not None else digest not in self._unknown_digests
 
     def load(self, digest: bytes, on_loaded: Callable[[], None]) -> None:
+        self._add_lookup(digest, on_loaded)
+
+    def find_by_id(self, id: str) -> list[tuple[bytes, ApiKey]] | None:
+        digests = self._digests_by_id.get(id)
+        if digests is None:
+            return None
+        found = [(digest, key) for digest in digests if (key := self._keys.get(digest)) is not None]
+        return found if len(found) == len(digests) else None  # one was removed from the full cache
+
+    def load_by_id(self, id: str, on_loaded: Callable[[], None]) -> None:
+        self._add_lookup(id, on_loaded)
+
+    def _add_lookup(self, digest: bytes | str, on_loaded: Callable[[], None]) -> None:
         callbacks = self._pending_lookups.get(digest)
         if callbacks is not None:
             callbacks.append(on_loaded)
@@ -152,32 +169,35 @@ class IssuedKeyCache:
     async def _process_lookups(self) -> None:
         try:
             while self._pending_lookups:
-                digests = list(self._pending_lookups)[:KEYS_PER_QUERY]
+                lookups = list(self._pending_lookups)[:KEYS_PER_QUERY]
+                digests = [lookup for lookup in lookups if isinstance(lookup, bytes)]
+                ids = [lookup for lookup in lookups if isinstance(lookup, str)]
                 try:
-                    api_keys = await self._run_query(self._read_keys, digests)
+                    api_keys = await self._run_query(self._read_keys, digests, ids)
                     self._record_success()
-                    self._cache_keys(digests, api_keys)
+                    self._cache_keys([*digests, *(digest for digest in api_keys if digest not in digests)], api_keys)
+                    self._cache_ids(ids, api_keys)
                 except StoreUnavailable as error:
                     self._record_failure(error)
                 except Exception:  # boundary: waiting requests must be notified
                     log.exception("keys could not be looked up")
-                self._notify_waiters(digests)
+                self._notify_waiters(lookups)
         finally:
             self._is_looking_up = False
 
-    def _notify_waiters(self, digests: Iterable[bytes]) -> None:
-        for digest in digests:
-            for callback in self._pending_lookups.pop(digest):
+    def _notify_waiters(self, lookups: Iterable[bytes | str]) -> None:
+        for lookup in lookups:
+            for callback in self._pending_lookups.pop(lookup):
                 try:
                     callback()
                 except Exception:  # boundary: other requests must be notified
                     log.exception("error in a callback of a key lookup")
 
-    def _read_keys(self, digests: list[bytes]) -> dict[bytes, ApiKey]:
+    def _read_keys(self, digests: list[bytes], ids: list[str]) -> dict[bytes, ApiKey]:
         """Runs in the thread."""
         self._ensure_migrated()
-        rows = self._database.find_keys_by_digest([digest.hex() for digest in digests])
-        return self._to_api_keys(rows)
+        rows = self._database.find_keys_by_digest([digest.hex() for digest in digests]) if digests else []
+        return self._to_api_keys([*rows, *(self._database.find_keys_by_id(ids) if ids else ())])
 
     def _ensure_migrated(self) -> None:
         if not self._is_migrated:
@@ -203,6 +223,19 @@ class IssuedKeyCache:
                 self._keys[digest] = key
             else:
                 self._unknown_digests[digest] = None
+        self._trim_tables()
+
+    def _cache_ids(self, ids: Iterable[str], api_keys: dict[bytes, ApiKey]) -> None:
+        """Remember which of the cached keys have these ids. `api_keys` has all keys of these ids."""
+        digests: dict[str, tuple[bytes, ...]] = {}
+        for digest, key in api_keys.items():
+            digests[key.id] = (*digests.get(key.id, ()), digest)
+        for id in ids:
+            self._digests_by_id[id] = digests.get(id, ())
+        while len(self._digests_by_id) > MAX_CACHED_KEYS:
+            del self._digests_by_id[next(iter(self._digests_by_id))]
+
+    def _trim_tables(self) -> None:
         for table, max_entries in ((self._keys, MAX_CACHED_KEYS), (self._unknown_digests, MAX_UNKNOWN_DIGESTS)):
             while len(table) > max_entries:
                 del table[next(iter(table))]
@@ -228,6 +261,7 @@ class IssuedKeyCache:
         if changed is None:  # too many changes to read one by one
             self._keys.clear()
             self._unknown_digests.clear()
+            self._digests_by_id.clear()
         elif changed:
             self._invalidate(changed)
 
@@ -243,11 +277,20 @@ class IssuedKeyCache:
         )
 
     def _invalidate(self, changed: list[StoredKey]) -> None:
-        """Remove changed keys from the cache, so that the next request reads them again."""
+        """Remove changed keys from the cache, and add their new state while there is room.
+
+        Ephemeral keys of a new key then need no query.
+        """
         ids = {row.id for row in changed}
         for digest in [digest for digest, key in self._keys.items() if key.id in ids]:
             del self._keys[digest]
+        for id in ids:
+            self._digests_by_id.pop(id, None)
         self._unknown_digests.clear()
+        if len(self._keys) < MAX_PRELOADED_KEYS:
+            api_keys = self._to_api_keys(changed)
+            self._cache_keys(list(api_keys), api_keys)
+            self._cache_ids(ids, api_keys)
 
     @property
     def is_down(self) -> bool:

@@ -267,7 +267,12 @@ def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
         raise InvalidRequest("budget_period requires budget_usd.", param="budget_period")
     if expires and key.expires is not None and key.expires <= time.time():
         raise InvalidRequest("expires is in the past.", param="expires")
-    if not all(text.isprintable() for pair in key.tags.items() for text in pair):
+    check_tags(key.tags)
+
+
+def check_tags(tags: dict[str, str]) -> None:
+    """Raise InvalidRequest if a tag has unprintable characters."""
+    if not all(text.isprintable() for pair in tags.items() for text in pair):
         raise InvalidRequest("tags: a tag must have only printable characters.", param="tags")
 
 

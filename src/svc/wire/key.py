@@ -23,6 +23,7 @@ class ApiKey:
         "budget_period",
         "budget_usd",
         "concurrency",
+        "ephemeral_id",
         "expires",
         "id",
         "models",
@@ -62,6 +63,8 @@ class ApiKey:
         self.tags = tags or {}
         self.expires = expires
         """Unix time in seconds."""
+        self.ephemeral_id: str | None = None
+        """The id of an ephemeral key, see `EphemeralKey`."""
 
     def may_use(self, model: str) -> bool:
         """Return whether the key may use the model."""
@@ -71,3 +74,49 @@ class ApiKey:
         """Raise PermissionDenied if the key lacks the scope."""
         if scope not in self.scopes:
             raise PermissionDenied(f"This API key lacks the scope '{scope}'.")
+
+
+class EphemeralKey(ApiKey):
+    """A short-lived key that another key, its parent, made. It may do no more than its parent.
+
+    `id`, `name` and the limits of `ApiKey` are the parent's. `own_rpm` (0 means no limit) and `own_budget_usd` apply in
+    addition.
+    """
+
+    __slots__ = ("issued_at", "own_budget_usd", "own_rpm", "parent", "parent_digest")
+
+    def __init__(
+        self,
+        ephemeral_id: str,
+        parent: ApiKey,
+        parent_digest: bytes,
+        *,
+        scopes: frozenset[str],
+        models: frozenset[str] | None,
+        own_rpm: int,
+        own_budget_usd: float | None,
+        tags: dict[str, str],
+        issued_at: int,
+        expires: float,
+    ) -> None:
+        super().__init__(
+            parent.id,
+            parent.name,
+            scopes & parent.scopes,
+            models=models if parent.models is None else parent.models if models is None else models & parent.models,
+            rpm=parent.rpm,
+            tpm=parent.tpm,
+            concurrency=parent.concurrency,
+            budget_usd=parent.budget_usd,
+            budget_period=parent.budget_period,
+            tags={**tags, **parent.tags},
+            expires=min(expires, parent.expires),
+        )
+        self.ephemeral_id = ephemeral_id
+        self.parent = parent
+        self.parent_digest = parent_digest
+        """The digest by which the keyring finds the parent."""
+        self.own_rpm = own_rpm
+        self.own_budget_usd = own_budget_usd
+        self.issued_at = issued_at
+        """Unix time in seconds."""

@@ -180,8 +180,9 @@ _USUAL_ATTEMPTS_TO_HTTP_STATUS: Final = b',"attempts":1,"status":"ok","http_stat
 _NULL_PROMPT_TOKENS_TO_REASONING_TOKENS: Final = (
     b',"prompt_tokens":null,"cached_tokens":null,"completion_tokens":null,"reasoning_tokens":null'
 )
-_USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL: Final = (
+_USUAL_CACHE_WRITE_TOKENS_TO_EPHEMERAL_ID: Final = (
     b',"cache_write_tokens":0,"estimated":false,"from_cache":false,"resumed":0,"code":null,"attempts_detail":null'
+    b',"ephemeral_id":null'
 )
 
 
@@ -207,7 +208,7 @@ def encode_record(record: RequestRecord) -> bytes:
         JSON_NULL if bill.cost_usd is None else _encode_usd(bill.cost_usd),
         _encode_milliseconds(record.duration_seconds),
         JSON_NULL if record.first_byte_seconds is None else _encode_milliseconds(record.first_byte_seconds),
-        _USUAL_CACHE_WRITE_TOKENS_TO_ATTEMPTS_DETAIL
+        _USUAL_CACHE_WRITE_TOKENS_TO_EPHEMERAL_ID
         if usage is not None
         and not usage.cache_write_tokens
         and not bill.is_estimated
@@ -215,7 +216,8 @@ def encode_record(record: RequestRecord) -> bytes:
         and not record.resume_count
         and record.code is None
         and not record.attempt_records
-        else _encode_cache_write_tokens_to_attempts_detail(record),
+        and record.key.ephemeral_id is None
+        else _encode_cache_write_tokens_to_ephemeral_id(record),
     )
 
 
@@ -236,16 +238,26 @@ def _encode_prompt_tokens_to_reasoning_tokens(usage: TokenUsage, bill: Bill) -> 
     )
 
 
-def _encode_cache_write_tokens_to_attempts_detail(record: RequestRecord) -> bytes:
+def _encode_cache_write_tokens_to_ephemeral_id(record: RequestRecord) -> bytes:
     bill = record.bill
     usage = record.bill.usage
-    return b',"cache_write_tokens":%b,"estimated":%b,"from_cache":%b,"resumed":%d,"code":%b,"attempts_detail":%b' % (
-        JSON_NULL if usage is None else _encode_number(usage.cache_write_tokens),
-        _JSON_BOOLEANS[bill.is_estimated],
-        _JSON_BOOLEANS[record.from_cache],
-        record.resume_count,
-        _encode_text(record.code),
-        _encode_attempts(record.attempt_records),
+    return (
+        b',"cache_write_tokens":%b'
+        b',"estimated":%b'
+        b',"from_cache":%b'
+        b',"resumed":%d'
+        b',"code":%b'
+        b',"attempts_detail":%b'
+        b',"ephemeral_id":%b'
+        % (
+            JSON_NULL if usage is None else _encode_number(usage.cache_write_tokens),
+            _JSON_BOOLEANS[bill.is_estimated],
+            _JSON_BOOLEANS[record.from_cache],
+            record.resume_count,
+            _encode_text(record.code),
+            _encode_attempts(record.attempt_records),
+            _encode_text(record.key.ephemeral_id),
+        )
     )
 
 

@@ -28,7 +28,7 @@ from svc.settings import CacheSettings, Settings
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import RedisClient, RedisReply
 from svc.stores.redis.factory import connect_redis
-from svc.wire.key import ApiKey
+from svc.wire.key import ApiKey, EphemeralKey
 
 log = logging.getLogger("svc.gateway")
 
@@ -65,7 +65,12 @@ class ResponseCache:
     def cache_key(
         self, api_key: ApiKey, route: str, body: bytes, forwarded_head: ForwardedHead | None = None
     ) -> bytes | None:
-        """Return the cache key of a request, or None if the request is too large."""
+        """Return the cache key of a request, or None if the request is too large.
+
+        Ephemeral keys share the cached responses of their parent. Their own tags never select those of other keys.
+        """
+        if isinstance(api_key, EphemeralKey):
+            api_key = api_key.parent
         if len(body) > MAX_CACHED_REQUEST_BYTES:
             return None
         tag = self._settings.shared_by

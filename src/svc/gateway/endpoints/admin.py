@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from svc.errors import InvalidRequest, TooLarge
+from svc.errors import InvalidRequest
 from svc.gateway.endpoints.metrics import MetricsPublisher
-from svc.gateway.endpoints.responses import authenticate_request
+from svc.gateway.endpoints.responses import authenticate_request, read_body
 from svc.gateway.limits.usage_view import current_key_usage
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend
@@ -28,8 +28,6 @@ from svc.keys.usage_query import parse_usage_query
 from svc.resilience import BreakerState
 from svc.stores.database.thread import DatabaseThread
 
-MAX_ADMIN_BODY_BYTES = 1 << 20
-"""Maximum bytes of a request body. It has room for 1,000 long model names."""
 AdminHandler = Callable[[Request], Awaitable[Response]]
 
 
@@ -142,7 +140,7 @@ class AdminApi:
         return keys[:page_size], len(keys) > page_size
 
     async def _create_key(self, request: Request) -> Response:
-        new_key = lifecycle.parse_key_request(lifecycle.NewKey, await _read_body(request))
+        new_key = lifecycle.parse_key_request(lifecycle.NewKey, await read_body(request))
         created = await self._database.run_query(lambda database: lifecycle.create_key(database, new_key))
         return _json_response(created, 201, secret=True)
 
@@ -152,14 +150,14 @@ class AdminApi:
 
     async def _update_key(self, request: Request) -> Response:
         key_id = request.path_params["id"]
-        change = lifecycle.parse_key_request(lifecycle.Change, await _read_body(request))
+        change = lifecycle.parse_key_request(lifecycle.Change, await read_body(request))
         return _json_response(
             await self._database.run_query(lambda database: lifecycle.update_key(database, key_id, change))
         )
 
     async def _rotate_key(self, request: Request) -> Response:
         key_id = request.path_params["id"]
-        rotation = lifecycle.parse_key_request(lifecycle.Rotation, await _read_body(request) or b"{}")
+        rotation = lifecycle.parse_key_request(lifecycle.Rotation, await read_body(request) or b"{}")
         rotated = await self._database.run_query(lambda database: lifecycle.rotate_key(database, key_id, rotation))
         return _json_response(rotated, secret=True)
 
@@ -229,13 +227,6 @@ class AdminApi:
             breaker=worst_state([states.get(name, "closed"), *account_states.values()]),
             accounts=account_states,
         )
-
-
-async def _read_body(request: Request) -> bytes:
-    body = await request.body()
-    if len(body) > MAX_ADMIN_BODY_BYTES:
-        raise TooLarge(f"The body is larger than {MAX_ADMIN_BODY_BYTES >> 10} KiB.")
-    return body
 
 
 def _public_base_url(provider: Provider) -> str:

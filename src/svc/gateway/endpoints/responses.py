@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from svc.dialects.endpoint import Endpoint
-from svc.errors import SvcError
+from svc.errors import SvcError, TooLarge
 from svc.gateway.proxy.context import GatewayContext
 from svc.security import secret_from_headers
 from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
@@ -19,6 +19,8 @@ from svc.wire.key import ApiKey
 
 SCOPE_ENDPOINT: Final = "svc.endpoint"
 """The key in an ASGI scope for the endpoint whose error format the response has."""
+MAX_CONTROL_BODY_BYTES: Final = 1 << 20
+"""Maximum bytes of a request body without prompts. It has room for 1,000 long model names."""
 
 
 async def authenticate_request(context: GatewayContext, request: Request) -> ApiKey:
@@ -27,6 +29,14 @@ async def authenticate_request(context: GatewayContext, request: Request) -> Api
     key: ApiKey = await context.keyring.authenticate(secret)
     request.scope[SCOPE_API_KEY] = key
     return key
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request. Raises TooLarge."""
+    body = await request.body()
+    if len(body) > MAX_CONTROL_BODY_BYTES:
+        raise TooLarge(f"The body is larger than {MAX_CONTROL_BODY_BYTES >> 10} KiB.")
+    return body
 
 
 def json_response(body: msgspec.Struct) -> Response:

@@ -7,10 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from svc.errors import PermissionDenied
 from svc.gateway.endpoints.responses import authenticate_request
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.usage_query import parse_usage_query
 from svc.stores.database.thread import DatabaseThread
+from svc.wire.key import EphemeralKey
 
 
 def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]:
@@ -18,6 +20,8 @@ def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]
 
     async def usage(request: Request) -> Response:
         key = await authenticate_request(context, request)
+        if isinstance(key, EphemeralKey):  # the entries of its parent are not its own
+            raise PermissionDenied("An ephemeral key cannot read usage. The key that made it can.")
         query = parse_usage_query(request.query_params)
         if "admin" not in key.scopes:
             query = msgspec.structs.replace(query, key_id=key.id)

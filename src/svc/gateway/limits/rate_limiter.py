@@ -35,7 +35,7 @@ from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 from svc.stores.database.base import Database, StoreUnavailable, budget_period_start
 from svc.stores.database.thread import DatabaseThread
-from svc.wire.key import ApiKey
+from svc.wire.key import ApiKey, EphemeralKey
 from svc.wire.usage import TokenUsage
 
 log = logging.getLogger("svc.limits")
@@ -48,6 +48,8 @@ DATABASE_RETRY_SECONDS: Final = 1.0
 """Seconds without queries after the database did not respond."""
 MAX_CACHED_KEY_LIMITS: Final = 10_000
 BUDGET_DAY_SECONDS: Final = 86_400
+FRESH_KEY_SECONDS: Final = 5.0
+"""Seconds in which the database has no entries of a new ephemeral key, so that it is not queried."""
 
 
 class Reservation:
@@ -58,9 +60,11 @@ class Reservation:
 
     __slots__ = ("_counters", "_local_reservation", "header_lines")
 
-    def __init__(self, counters: SharedCounters, local_reservation: SharedMemoryReservation, header_lines: str) -> None:
+    def __init__(
+        self, counters: SharedCounters, local_reservation: SharedMemoryReservation | None, header_lines: str
+    ) -> None:
         self._counters = counters
-        self._local_reservation: SharedMemoryReservation | None = local_reservation
+        self._local_reservation = local_reservation
         self.header_lines = header_lines
 
     def commit(self, tokens: int, cost_usd: float) -> None:
@@ -121,6 +125,25 @@ class MirroredReservation(Reservation):
             self._redis_counters.record_spend(self._key_id, nano_usd)
 
 
+class EphemeralReservation(Reservation):
+    """The reservations of an ephemeral key and of its parent."""
+
+    __slots__ = ("_own", "_parent")
+
+    def __init__(self, counters: SharedCounters, own: Reservation, parent: Reservation) -> None:
+        lines = own.header_lines
+        for line in parent.header_lines.splitlines(keepends=True):
+            if not (lines and "-requests: " in line):  # the own limit hides that of the parent
+                lines += line
+        super().__init__(counters, None, lines)
+        self._own = own
+        self._parent = parent
+
+    def commit(self, tokens: int, cost_usd: float) -> None:
+        self._own.commit(tokens, cost_usd)
+        self._parent.commit(tokens, cost_usd)
+
+
 AdmissionCallback = Callable[[Reservation | SvcError], None]
 
 
@@ -130,12 +153,9 @@ class _PendingAdmission:
     `is_decided` is true once Redis was too slow. The late reply then belongs to `reservation`, if there is one.
     """
 
-    __slots__ = ("callback", "cost_nano_usd", "is_decided", "key", "limits", "reservation", "tokens")
+    __slots__ = ("callback", "cost_nano_usd", "is_decided", "limits", "reservation", "tokens")
 
-    def __init__(
-        self, key: ApiKey, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback
-    ) -> None:
-        self.key = key
+    def __init__(self, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback) -> None:
         self.limits = limits
         self.tokens = tokens
         self.cost_nano_usd = cost_nano_usd
@@ -153,6 +173,20 @@ class _CachedKeyLimits:
         self.key = key
         self.limits = limits
         self.expires_at = expires_at
+
+
+def _own_limits(key: ApiKey) -> KeyLimits | None:
+    """Return the limits that an ephemeral key has in addition to its parent's, or None."""
+    if not isinstance(key, EphemeralKey) or not (key.own_rpm or key.own_budget_usd is not None):
+        return None
+    budget_usd = key.own_budget_usd
+    return KeyLimits(
+        key_id=key.ephemeral_id or "",
+        requests=key.own_rpm,
+        budget_nano_usd=0 if budget_usd is None else max(1, round(budget_usd * NANO_USD_PER_USD)),
+        period_start=key.issued_at,
+        parent_id=key.id,
+    )
 
 
 def _max_output_tokens(backends: tuple[Backend, ...]) -> int:
@@ -215,7 +249,7 @@ class RateLimiter:
     def has_limits(self, key: ApiKey) -> bool:
         """Return whether the key has any limit."""
         has_own_limit = key.rpm or key.tpm or key.concurrency or key.budget_usd is not None
-        return bool(has_own_limit or self._default_rpm or self._default_tpm)
+        return bool(has_own_limit or self._default_rpm or self._default_tpm or _own_limits(key) is not None)
 
     def admit(
         self,
@@ -230,6 +264,50 @@ class RateLimiter:
         Raises InvalidRequest for a request that can never meet the limits.
         """
         limits = self._limits_of(key)
+        tokens, cost_nano_usd = self._estimate_amounts(limits, routing_info, body, backends)
+        own_limits = _own_limits(key)
+        if own_limits is None:
+            self._start_admission(limits, tokens, cost_nano_usd, callback)
+        else:
+            own_cost_nano_usd = self._estimate_amounts(own_limits, routing_info, body, backends)[1]
+            self._admit_ephemeral(own_limits, own_cost_nano_usd, limits, tokens, cost_nano_usd, callback)
+
+    def _admit_ephemeral(
+        self,
+        own_limits: KeyLimits,
+        own_cost_nano_usd: int,
+        limits: KeyLimits,
+        tokens: int,
+        cost_nano_usd: int,
+        callback: AdmissionCallback,
+    ) -> None:
+        """Reserve by the own limits of an ephemeral key, then by those of its parent.
+
+        A request that the own limits reject does not count for the parent, whose other keys it must not disturb.
+        """
+
+        def on_own(own: Reservation | SvcError) -> None:
+            has_parent_limit = limits.requests or limits.tokens or limits.concurrency or limits.budget_nano_usd
+            if isinstance(own, SvcError) or not has_parent_limit:
+                callback(own)
+                return
+            reservation = own
+
+            def on_parent(parent: Reservation | SvcError) -> None:
+                if isinstance(parent, SvcError):
+                    reservation.commit(0, 0.0)
+                    callback(parent)
+                else:
+                    callback(EphemeralReservation(self._counters, reservation, parent))
+
+            self._start_admission(limits, tokens, cost_nano_usd, on_parent)
+
+        self._start_admission(own_limits, 0, own_cost_nano_usd, on_own)
+
+    def _estimate_amounts(
+        self, limits: KeyLimits, routing_info: RoutingInfo, body: RequestBody, backends: tuple[Backend, ...]
+    ) -> tuple[int, int]:
+        """Return the tokens and nano-USD to reserve. Raises InvalidRequest if they can never meet the limits."""
         budget: int = limits.budget_nano_usd
         tokens = cost_nano_usd = 0
         if limits.tokens or budget:
@@ -252,11 +330,14 @@ class RateLimiter:
                     else 0
                 )
         check_fits_limits(limits, routing_info, tokens, cost_nano_usd)
-        needs_spent = budget and self._counters.needs_spent(limits)
+        return tokens, cost_nano_usd
+
+    def _start_admission(self, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback) -> None:
+        needs_spent = limits.budget_nano_usd and self._counters.needs_spent(limits)
         if self._redis_counters is None and not needs_spent:
-            callback(self._reserve_locally(key, limits, tokens, cost_nano_usd))
+            callback(self._reserve_locally(limits, tokens, cost_nano_usd))
             return
-        pending = _PendingAdmission(key, limits, tokens, cost_nano_usd, callback)
+        pending = _PendingAdmission(limits, tokens, cost_nano_usd, callback)
         if needs_spent:
             self._start_task(self._load_spent(pending))
         else:
@@ -264,14 +345,11 @@ class RateLimiter:
 
     def has_request_limit(self, key: ApiKey) -> bool:
         """Return whether the key has a limit on requests per minute."""
-        return bool(key.rpm or self._default_rpm)
+        return bool(key.rpm or self._default_rpm or (isinstance(key, EphemeralKey) and key.own_rpm))
 
     def count_request(self, key: ApiKey, callback: AdmissionCallback) -> None:
         """Like `admit`, for a request without a backend: it counts for `rpm` only."""
-        self._reserve(
-            _PendingAdmission(key, KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm), 0, 0, callback),
-            None,
-        )
+        self._admit_unpriced(key, KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm), callback)
 
     def check_request_rate(self, key: ApiKey) -> None:
         """Raise RateLimited if this machine's counters show no remaining request of the key. Counts nothing.
@@ -279,16 +357,27 @@ class RateLimiter:
         The error is not LimitReached. Therefore `Exchange.reject` counts the request, and the counters that decide
         can replace the error by theirs, which has rate limit headers.
         """
-        limits = self._limits_of(key)
-        if limits.requests and self._counters.get_usage(limits).requests >= limits.requests:
-            raise RateLimited(describe_reached_limit("rpm", limits.requests), limit="rpm")
+        for limits in (_own_limits(key), self._limits_of(key)):
+            limit: int = 0 if limits is None else limits.requests
+            if limits is not None and limit and self._counters.get_usage(limits).requests >= limit:
+                raise RateLimited(describe_reached_limit("rpm", limit), limit="rpm")
 
     def admit_unmetered(self, key: ApiKey, callback: AdmissionCallback) -> None:
         """Like `admit`, for a request without tokens and cost: only `rpm` and `concurrency` apply."""
         limits = KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm, concurrency=key.concurrency)
-        self._reserve(_PendingAdmission(key, limits, 0, 0, callback), None)
+        self._admit_unpriced(key, limits, callback)
+
+    def _admit_unpriced(self, key: ApiKey, limits: KeyLimits, callback: AdmissionCallback) -> None:
+        if isinstance(key, EphemeralKey) and key.own_rpm:
+            own_limits = KeyLimits(key_id=key.ephemeral_id or "", requests=key.own_rpm, parent_id=key.id)
+            self._admit_ephemeral(own_limits, 0, limits, 0, 0, callback)
+        else:
+            self._reserve(_PendingAdmission(limits, 0, 0, callback), None)
 
     def _limits_of(self, key: ApiKey) -> KeyLimits:
+        """Return the limits of a key, or those of its parent for an ephemeral key."""
+        if isinstance(key, EphemeralKey):
+            key = key.parent
         cached = self._cached_limits.get(key.id)
         if cached is not None and cached.key is key and time.time() < cached.expires_at:
             return cached.limits
@@ -317,7 +406,7 @@ class RateLimiter:
         return round(max_usd * NANO_USD_PER_USD)
 
     def _reserve_locally(
-        self, key: ApiKey, limits: KeyLimits, tokens: int, cost_nano_usd: int, *, awaits_redis: bool = False
+        self, limits: KeyLimits, tokens: int, cost_nano_usd: int, *, awaits_redis: bool = False
     ) -> Reservation | SvcError:
         """Reserve by the counters of this machine."""
         outcome = self._counters.reserve(limits, tokens, cost_nano_usd)
@@ -328,7 +417,7 @@ class RateLimiter:
         )
         if self._redis_counters is not None:
             return MirroredReservation(
-                self._counters, outcome, lines, self._redis_counters, key.id, awaits_redis=awaits_redis
+                self._counters, outcome, lines, self._redis_counters, limits.key_id, awaits_redis=awaits_redis
             )
         return Reservation(self._counters, outcome, lines)
 
@@ -338,7 +427,7 @@ class RateLimiter:
         """Reserve in Redis, or locally without Redis. `spent` is the spending from the database, if it was queried."""
         redis_counters = self._redis_counters
         if redis_counters is None:
-            pending.callback(self._reserve_locally(pending.key, pending.limits, pending.tokens, pending.cost_nano_usd))
+            pending.callback(self._reserve_locally(pending.limits, pending.tokens, pending.cost_nano_usd))
         else:
             redis_counters.reserve(
                 pending.limits,
@@ -378,7 +467,7 @@ class RateLimiter:
             pending.callback(LimitsUnavailable("The limits of this API key cannot be checked at the moment."))
             return
         outcome = self._reserve_locally(
-            pending.key, pending.limits, pending.tokens, pending.cost_nano_usd, awaits_redis=awaits_redis
+            pending.limits, pending.tokens, pending.cost_nano_usd, awaits_redis=awaits_redis
         )
         if awaits_redis and isinstance(outcome, MirroredReservation):
             pending.reservation = outcome
@@ -419,7 +508,7 @@ class RateLimiter:
             redis_reservation.reset_seconds,
         )
         return MirroredReservation(
-            self._counters, local_reservation, lines, redis_counters, pending.key.id, redis_reservation
+            self._counters, local_reservation, lines, redis_counters, limits.key_id, redis_reservation
         )
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
@@ -442,8 +531,13 @@ class RateLimiter:
         def query_spent(database: Database) -> float:
             if time.monotonic() < self._database_retry_at:  # it did not respond to the previous query
                 raise StoreUnavailable("The database did not respond to the previous query.")
+            if limits.parent_id:
+                since = float(limits.period_start)
+                return database.get_ephemeral_spent_usd(limits.parent_id, limits.key_id, since)
             return database.get_spent_usd({limits.key_id: float(limits.period_start)})[limits.key_id]
 
+        if limits.parent_id and time.time() - limits.period_start < FRESH_KEY_SECONDS:
+            return 0
         try:
             return round(
                 await asyncio.wait_for(self._database.run_query(query_spent), SPENT_QUERY_TIMEOUT_SECONDS)

@@ -33,6 +33,8 @@ def count_recent_entries(counters: SharedCounters, recent_entries: Sequence[Ledg
         if entry.attempts and entry.key_id:
             age = max(0.0, now - datetime.fromisoformat(entry.time).timestamp())
             counters.record_past_request(entry.key_id, age, (entry.prompt_tokens or 0) + (entry.completion_tokens or 0))
+            if entry.ephemeral_id is not None:
+                counters.record_past_request(entry.ephemeral_id, age, 0)
 
 
 async def warm_start_counters(counters: SharedCounters, database: DatabaseThread) -> None:

@@ -134,6 +134,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The code of the error that ended the request."""
     attempts_detail: list[AttemptDetail] | None = None
     """One object for each attempt, in the order of their ends."""
+    ephemeral_id: str | None = None
+    """The id of the ephemeral key that the client sent. `key_id` is then the id of its parent."""
 
 
 # end: entry
@@ -188,6 +190,9 @@ class Database(Protocol):
 
     def find_keys_by_digest(self, digests: Sequence[str]) -> list[StoredKey]:
         """Return the keys whose current or old secret has one of these digests."""
+
+    def find_keys_by_id(self, ids: Sequence[str]) -> list[StoredKey]:
+        """Return the keys with these ids."""
 
     def list_changed_keys(self, revision: int, *, limit: int = 1000) -> list[StoredKey]:
         """Return the keys changed after a revision, oldest change first."""
@@ -250,6 +255,12 @@ class Database(Protocol):
 
     def get_spent_usd(self, period_starts: Mapping[str, float]) -> dict[str, float]:
         """Return the USD that each key has spent since a midnight (Unix seconds, UTC). 0 means since its creation."""
+
+    def get_ephemeral_spent_usd(self, key_id: str, ephemeral_id: str, since: float) -> float:
+        """Return the USD that an ephemeral key of `key_id` has spent since it was issued (Unix seconds).
+
+        Reads all entries of `key_id` since then.
+        """
 
     def prune_entries(self, before: float, *, limit: int = 10_000) -> int:
         """Delete up to `limit` entries older than `before`, but not their sums. Returns the number deleted."""

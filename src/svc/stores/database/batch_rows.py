@@ -63,6 +63,14 @@ class BatchRows(SqlConnection):
         candidates = self._candidate_entries({request_id})
         return next((entry for entry in candidates if entry.request_id == request_id), None)
 
+    def get_ephemeral_spent_usd(self, key_id: str, ephemeral_id: str, since: float) -> float:
+        total = 0.0
+        for last, packed, lines in self._scan_batches(to_ceil_millis(since), MAX_TIME_MS, key_id):
+            if ephemeral_id in (lines or packed):  # most batches need not be decoded
+                for _, entry in decode_timed_batch(packed, lines, last):
+                    total += (entry.cost_usd or 0.0) if entry.ephemeral_id == ephemeral_id else 0.0
+        return total
+
     def _iter_newest_first(self, start: int, end: tuple[int, str], key_id: str | None) -> Iterator[LedgerEntry]:
         """Yield entries in descending order of time and request id, from `start` (ms) to before `end` (ms, id)."""
         pending: list[

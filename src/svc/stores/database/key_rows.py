@@ -51,6 +51,9 @@ class KeyRows(SqlConnection):
         keys = self._select_keys(f"WHERE digest IN ({sql_placeholders(len(digests))})", digests)
         return keys + self._select_keys(f"WHERE old_digest IN ({sql_placeholders(len(digests))})", digests)
 
+    def find_keys_by_id(self, ids: Sequence[str]) -> list[StoredKey]:
+        return self._select_keys(f"WHERE id IN ({sql_placeholders(len(ids))})", ids)
+
     def list_changed_keys(self, revision: int, *, limit: int = 1000) -> list[StoredKey]:
         return self._select_keys("WHERE revision > ? ORDER BY revision LIMIT ?", (revision, limit))
 

@@ -32,6 +32,7 @@ POSITIONAL = ("endpoint", "requested_model", "status", "http_status")
 """Positional attributes of RequestRecord, after the key."""
 USAGE_POSITIONAL = (*("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens"),)
 """The first arguments of TokenUsage. New ones follow."""
+MAX_LITERAL_CHARACTERS = 110
 OTHER_ATTRIBUTES = {
     'limit_name: str = ""': "The limit that rejected the request (see `RateLimited`), or empty.",
     'client_field: bytes = b""': "The end of the access log line, see `encode_client_field`.",
@@ -244,12 +245,23 @@ def encoder_region() -> str:
             functions.append(_group_function(name, "usage: TokenUsage, bill: Bill", "", members))
         else:
             usual = ",".join(f'"{field.name}":{_json_literal(field.usual)}' for field in members)
-            constants.append(f"_USUAL_{name.upper()}: Final = b',{usual}'")
+            constants.append(f"_USUAL_{name.upper()}: Final = {_wrap_literal(f',{usual}')}")
             condition = " and ".join(field.is_usual for field in members)
             arguments.append(f"_USUAL_{name.upper()} if {condition} else _encode_{name}(record)")
             functions.append(_group_function(name, "record: RequestRecord", _roots(members), members))
     shared = [field for kind, members in _segments() if kind == "shared" for field in members]
     return "\n\n".join(["\n".join(constants), _encode_function(template, arguments), *functions, _shared(shared)])
+
+
+def _wrap_literal(text: str) -> str:
+    """Return a bytes literal, in parts if it is longer than a line."""
+    parts = [""]
+    for piece in re.split("(?=,)", text):
+        if len(parts[-1]) + len(piece) > MAX_LITERAL_CHARACTERS:
+            parts.append("")
+        parts[-1] += piece
+    literal = " ".join(f"b'{part}'" for part in parts)
+    return literal if len(parts) == 1 else f"({literal})"
 
 
 def _segments() -> Iterator[tuple[str, list[Field]]]:

@@ -20,7 +20,7 @@ from svc.gateway.accounting.record import (
     escape_unprintable,
 )
 from svc.stores.database.base import AttemptDetail, LedgerEntry
-from svc.wire.key import ApiKey
+from svc.wire.key import ApiKey, EphemeralKey
 from svc.wire.usage import TokenUsage
 
 KEY = ApiKey("key_1", 'a "name"\n\\ with \u2028 and é', tags={"team": 'se"arch', "": "\x00"})
@@ -132,7 +132,23 @@ def test_record_encoded_line_decodes_to_ledger_entry(
     )
 
 
-KEYS = (KEY, ApiKey(KEY.id, KEY.name), ApiKey("key_2", "two"))
+KEYS = (
+    KEY,
+    ApiKey(KEY.id, KEY.name),
+    ApiKey("key_2", "two"),
+    EphemeralKey(
+        "ek_1",
+        KEY,
+        b"",
+        scopes=KEY.scopes,
+        models=None,
+        own_rpm=0,
+        own_budget_usd=None,
+        tags={"user": "7"},
+        issued_at=0,
+        expires=1e12,
+    ),
+)
 """The first two are one key before and after a change of its tags."""
 OPTIONAL_NAME = st.none() | st.sampled_from(["a", "b"])
 FAILED = AttemptRecord("req_1", "openai", "m\u2028", None, "failed", "provider_error", 502, 500.0)
@@ -209,6 +225,7 @@ def expected_fields(record: RequestRecord) -> dict[str, object]:
             for each in record.attempt_records
         ]
         or None,
+        "ephemeral_id": record.key.ephemeral_id,
     }
 
 
