@@ -107,6 +107,30 @@ def test_database_stored_key_is_read_back(database: Database) -> None:
     assert database.get_key("k2") is None
 
 
+def test_database_keys_are_found_by_id(database: Database) -> None:
+    one, _, three = (database.put_key(make_key(id)) for id in ("k1", "k2", "k3"))
+    found = database.find_keys_by_id(["k3", "nothing", "k1"])
+    assert sorted(found, key=lambda key: key.id) == [one, three]
+
+
+def test_database_spending_of_an_ephemeral_key_counts_its_entries_since_it_was_issued(database: Database) -> None:
+    entries = [
+        make_entry("req_000000000000000000000001", ephemeral_id="ek_1", cost_usd=0.5),
+        make_entry("req_000000000000000000000002", ephemeral_id="ek_2", cost_usd=4.0),
+        make_entry("req_000000000000000000000003", cost_usd=8.0),
+        make_entry("req_000000000000000000000004", ephemeral_id="ek_1", cost_usd=None),
+        make_entry("req_000000000000000000000005", ephemeral_id="ek_1", time="2026-03-04T12:00:00.000Z", cost_usd=1.0),
+        make_entry("req_000000000000000000000006", ephemeral_id="ek_1", key_id="k2", cost_usd=16.0),
+    ]
+    assert database.insert_entries(entries) == 6
+    noon = datetime(2026, 3, 4, 12, tzinfo=UTC).timestamp()
+    assert database.get_ephemeral_spent_usd("k1", "ek_1", 0.0) == 1.5
+    assert database.get_ephemeral_spent_usd("k1", "ek_1", noon) == 1.0
+    assert database.get_ephemeral_spent_usd("k1", "ek_1", noon + 1) == 0.0
+    assert database.get_ephemeral_spent_usd("k1", "ek_3", 0.0) == 0.0
+    assert database.get_spent_usd({"ek_1": 0.0, "k1": 0.0}) == {"ek_1": 0.0, "k1": 13.5}
+
+
 def test_database_rotated_key_is_found_by_old_and_new_digest(database: Database) -> None:
     database.put_key(make_key("k1", digest="new", old_digest="old", old_until=5.0))
     assert [key.id for key in database.find_keys_by_digest(["old"])] == ["k1"]

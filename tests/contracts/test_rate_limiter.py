@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -26,12 +29,15 @@ from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.base import RedisClient
 from svc.stores.redis.factory import open_redis
-from svc.wire.key import ApiKey
+from svc.wire.key import ApiKey, EphemeralKey
 from tests.fakes.redis_server import RedisServer
 
 RAW = b"a" * 400
 PROMPT = 100
 """Estimated tokens of RAW."""
+
+
+EPHEMERAL_NUMBERS = itertools.count()
 
 
 def backends_of(*models: ModelSettings) -> tuple[Backend, ...]:
@@ -59,6 +65,21 @@ def routing_info(
         choice_count=choice_count,
         min_reserved_tokens=min_reserved_tokens,
         unbounded_field=unbounded_field,
+    )
+
+
+def ephemeral_key(parent: ApiKey, *, rpm: int = 0, budget_usd: float | None = None, age: float = 0.0) -> EphemeralKey:
+    return EphemeralKey(
+        f"ek_{next(EPHEMERAL_NUMBERS)}",
+        parent,
+        b"",
+        scopes=parent.scopes,
+        models=None,
+        own_rpm=rpm,
+        own_budget_usd=budget_usd,
+        tags={},
+        issued_at=int(time.time() - age),
+        expires=time.time() + 600,
     )
 
 
@@ -422,3 +443,81 @@ async def test_rate_limiter_database_down_counts_budget_from_zero(
     assert caplog.text.count("the budget of key k is counted from 0") == 1
     await harness.limiter.close()
     await database_thread.close()
+
+
+async def test_rate_limiter_ephemeral_key_counts_for_itself_and_its_parent(harness: LimiterHarness) -> None:
+    parent, chain = ApiKey("k", "shop", rpm=3, tpm=10_000), backends_of(CHEAP)
+    key, neighbour = ephemeral_key(parent, rpm=2), ephemeral_key(parent)
+    reservation = await harness.reserve(key, routing_info(400), chain)
+    assert "x-ratelimit-limit-requests: 2\r\nx-ratelimit-remaining-requests: 1\r\n" in reservation.header_lines
+    assert reservation.header_lines.count("limit-requests") == 1
+    assert "x-ratelimit-limit-tokens: 10000\r\nx-ratelimit-remaining-tokens: 9500\r\n" in reservation.header_lines
+    await harness.reserve(key, routing_info(400), chain)
+    for _ in range(3):  # the parent does not count these
+        assert "2 requests per minute" in (await harness.expect_rejection(key, routing_info(1), chain)).message
+    await harness.reserve(neighbour, routing_info(400), chain)
+    assert "3 requests per minute" in (await harness.expect_rejection(neighbour, routing_info(1), chain)).message
+    assert (await harness.usage(parent)).requests == 3
+    assert (await harness.expect_rejection(parent, routing_info(1), chain)).limit == "rpm"
+
+
+async def test_rate_limiter_ephemeral_key_rejected_by_its_parent_reserves_nothing(harness: LimiterHarness) -> None:
+    parent, chain = ApiKey("k", "shop", concurrency=1), backends_of(CHEAP)
+    key = ephemeral_key(parent, budget_usd=0.011)
+    reservation = await harness.reserve(key, routing_info(1000), chain)  # costs 0.0101
+    assert (await harness.expect_rejection(key, routing_info(50), chain)).limit == "concurrency"
+    reservation.commit(0, 0.0)
+    reservation = await harness.reserve(key, routing_info(1000), chain)
+    reservation.commit(500, 0.005)
+    assert (await harness.expect_rejection(key, routing_info(1000), chain)).limit == "budget"
+    reservation = await harness.reserve(key, routing_info(500), chain)
+    reservation.commit(500, 0.006)
+    assert "$0.011" in (await harness.expect_rejection(key, routing_info(1), chain)).message
+    await harness.reserve(parent, routing_info(1000), chain)
+
+
+async def test_rate_limiter_ephemeral_key_spends_the_budget_of_its_parent(harness: LimiterHarness) -> None:
+    parent, chain = ApiKey("k", "shop", budget_usd=0.011), backends_of(CHEAP)
+    first, second = ephemeral_key(parent, budget_usd=0.01), ephemeral_key(parent)
+    (await harness.reserve(first, routing_info(900), chain)).commit(500, 0.009)
+    assert (await harness.usage(parent)).spent_nano_usd == 9_000_000
+    (await harness.reserve(second, routing_info(50), chain)).commit(500, 0.002)
+    for key in (first, second, parent):
+        assert (await harness.expect_rejection(key, routing_info(1), chain)).limit == "budget"
+
+
+async def test_rate_limiter_ephemeral_budget_includes_what_the_database_has(harness: LimiterHarness) -> None:
+    parent, chain = ApiKey("k", "shop"), backends_of(CHEAP)
+    key, neighbour = ephemeral_key(parent, budget_usd=0.01, age=100), ephemeral_key(parent, budget_usd=0.01, age=100)
+    entry = msgspec.structs.replace(make_entry(datetime.now(UTC), 0.0095), ephemeral_id=key.ephemeral_id)
+    await harness.database_thread.run_query(lambda database: (database.migrate(), database.insert_entries([entry])))
+    assert (await harness.expect_rejection(key, routing_info(100), chain)).limit == "budget"
+    await harness.reserve(neighbour, routing_info(100), chain)
+    with pytest.raises(InvalidRequest, match="whole budget"):
+        await harness.admit(key, routing_info(1000), backends_of(EXPENSIVE))
+
+
+async def test_rate_limiter_ephemeral_key_without_own_limits_or_parent_limits_reserves(harness: LimiterHarness) -> None:
+    key = ephemeral_key(ApiKey("k", "shop"))
+    assert not harness.limiter.has_limits(key)
+    assert not harness.limiter.has_request_limit(key)
+    limited = ephemeral_key(ApiKey("k", "shop"), rpm=1)
+    assert harness.limiter.has_limits(limited)
+    assert harness.limiter.has_request_limit(limited)
+    (await harness.reserve(limited, routing_info(), backends_of(CHEAP))).commit(5, 0.0)
+    with pytest.raises(RateLimited):
+        harness.limiter.check_request_rate(limited)
+    harness.limiter.check_request_rate(key)
+
+
+@pytest.mark.parametrize("count", ["count_request", "admit_unmetered"])
+async def test_rate_limiter_ephemeral_request_without_tokens_counts_twice(harness: LimiterHarness, count: str) -> None:
+    parent = ApiKey("k", "shop", rpm=3)
+    key = ephemeral_key(parent, rpm=2)
+    found: list[Reservation | SvcError] = []
+    for number in range(1, 5):
+        getattr(harness.limiter, count)(key if number < 4 else parent, found.append)
+        while len(found) < number:
+            await asyncio.sleep(0.01)
+    assert [isinstance(each, SvcError) for each in found] == [False, False, True, False]
+    assert (await harness.usage(parent)).requests == 3

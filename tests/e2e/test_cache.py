@@ -213,6 +213,12 @@ def test_cache_shared_by_tag_is_shared_between_its_keys(start_gateway: StartGate
     )
     assert [cached(send_chat(started, key)) for key in (red, also_red)] == ["miss", "hit"]
     assert [cached(send_chat(started, key)) for key in (blue, none, neither)] == ["miss"] * 3
+    for parent in (none, red):  # its own tag selects nothing, it shares what its parent has
+        made = started.request("POST", "/v1/ephemeral_keys", {"tags": {"team": "blue"}}, key=parent).json["key"]
+        assert cached(send_chat(started, made)) == "hit"
+    untouched = create_key(started, "untouched")
+    made = started.request("POST", "/v1/ephemeral_keys", {"tags": {"team": "red"}}, key=untouched).json["key"]
+    assert cached(send_chat(started, made)) == "miss"
 
 
 def test_cache_shared_response_of_forbidden_model_is_not_served(

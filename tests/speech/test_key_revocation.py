@@ -2,6 +2,8 @@
 
 import asyncio
 import datetime
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,50 @@ async def test_session_key_expired_closes_session(gateway: Gateway, home: Path):
         await client.send_message(type="config")
         await client.wait_for("ready")
         await assert_closed_by_revocation(client)
+
+
+def make_ephemeral(gateway: Gateway, header: dict[str, str], **fields: Any) -> dict[str, Any]:
+    request = urllib.request.Request(f"{gateway.address}/v1/ephemeral_keys", json.dumps(fields).encode(), header)
+    with urllib.request.urlopen(request, timeout=10) as response:
+        made: dict[str, Any] = json.load(response)
+    return made
+
+
+async def test_session_ephemeral_key_in_subprotocol_ends_with_its_parent(
+    gateway: Gateway, home: Path, clips: dict[str, Path]
+):
+    id, header = create(home, "app")
+    made = make_ephemeral(gateway, header, scopes=["speech"], tags={f"tag-{n}": "x" * 250 for n in range(10)})
+    async with session(gateway, headers={}, subprotocols=["svc.v1", f"svc.api-key.{made['key']}"]) as client:
+        await client.send_message(type="config")
+        await client.wait_for("ready")
+        await client.send_audio(material.read_pcm(clips["en-hello-world"]))
+        await client.send_message(type="flush")
+        assert material.words((await client.wait_for("final"))["text"]) == ["hello", "world"]
+        run_svc(home, "keys", "revoke", id, "--json")
+        await assert_closed_by_revocation(client)
+    (entry,) = await wait_for_entries(home, "app", 1)
+    assert (entry["key_id"], entry["ephemeral_id"]) == (id, made["id"])
+    assert made["key"].rpartition(".")[2] not in (gateway.log or Path()).read_text()
+
+
+async def test_session_ephemeral_key_own_rpm_and_expiry_apply(gateway: Gateway, home: Path):
+    _, header = create(home, "parent")
+    limited = {"Authorization": f"Bearer {make_ephemeral(gateway, header, rpm=1)['key']}"}
+    async with session(gateway, headers=limited) as client, session(gateway, headers=limited) as second:
+        await client.send_message(type="config")
+        await client.wait_for("ready")
+        assert (await second.wait_for("error"))["code"] == "rate_limit_exceeded"
+    short = {"Authorization": f"Bearer {make_ephemeral(gateway, header, expires_in=2)['key']}"}
+    async with session(gateway, headers=short) as client:
+        await client.send_message(type="config")
+        await client.wait_for("ready")
+        await assert_closed_by_revocation(client)
+    chat_only = {"Authorization": f"Bearer {make_ephemeral(gateway, header, scopes=['chat'])['key']}"}
+    with pytest.raises(websockets.InvalidStatus) as refusal:
+        async with session(gateway, headers=chat_only):
+            pass
+    assert refusal.value.response.status_code == 403
 
 
 @pytest.mark.parametrize("change", [("--scope", "chat"), ("--models", "gpt-4o")])

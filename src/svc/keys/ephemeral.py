@@ -66,16 +66,21 @@ class MadeEphemeralKey(msgspec.Struct, frozen=True, kw_only=True):
     """The tags of the key and of its parent."""
 
 
+def check_can_make_keys(parent: ApiKey) -> None:
+    """Raise PermissionDenied if the key cannot make ephemeral keys."""
+    if isinstance(parent, EphemeralKey):
+        raise PermissionDenied("An ephemeral key cannot make another key.")
+    if parent.scopes.isdisjoint(EPHEMERAL_SCOPES):
+        raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech'.")
+
+
 def create_claims(request: NewEphemeralKey, parent: ApiKey, default_rpm: int) -> EphemeralClaims:
     """Return the claims of a new ephemeral key. `default_rpm` limits a parent without its own limit, or is 0.
 
     Raises PermissionDenied for what the parent may not do, and InvalidRequest.
     """
-    if isinstance(parent, EphemeralKey):
-        raise PermissionDenied("An ephemeral key cannot make another key.")
+    check_can_make_keys(parent)
     scopes = tuple(scope for scope in EPHEMERAL_SCOPES if scope in parent.scopes)
-    if not scopes:
-        raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech'.")
     if request.scopes is not None:
         for scope in request.scopes:
             if scope not in EPHEMERAL_SCOPES:

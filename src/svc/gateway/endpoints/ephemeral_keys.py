@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from svc.gateway.endpoints.responses import authenticate_request, read_body
 from svc.gateway.proxy.context import GatewayContext
-from svc.keys.ephemeral import NewEphemeralKey, create_claims, describe_ephemeral_key
+from svc.keys.ephemeral import NewEphemeralKey, check_can_make_keys, create_claims, describe_ephemeral_key
 from svc.keys.lifecycle import parse_key_request
 from svc.security import secret_from_headers
 
@@ -19,6 +19,7 @@ def routes(context: GatewayContext) -> list[BaseRoute]:
 
     async def make_ephemeral_key(request: Request) -> Response:
         parent = await authenticate_request(context, request)
+        check_can_make_keys(parent)
         wanted = parse_key_request(NewEphemeralKey, await read_body(request))
         claims = create_claims(wanted, parent, context.config.current.settings.limits.rpm)
         secret = secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))

@@ -22,6 +22,7 @@ from svc import __version__
 from svc.gateway.endpoints.admin import Limits, ProviderState
 from svc.gateway.endpoints.health import VerboseHealth
 from svc.gateway.endpoints.models import AnthropicModelPage, Model, SpeechModel
+from svc.keys.ephemeral import MadeEphemeralKey, NewEphemeralKey
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.stores.database.base import LedgerEntry, UsageSum
 from svc.wire.error import ProblemBody
@@ -29,6 +30,7 @@ from svc.wire.error import ProblemBody
 SCHEMA_STRUCTS = (
     *(VerboseHealth, Model, SpeechModel, AnthropicModelPage, LedgerEntry, ProblemBody),
     *(NewKey, Change, Rotation, ShownKey, MadeKey, Limits, ProviderState),
+    *(NewEphemeralKey, MadeEphemeralKey),
 )
 PUBLIC_SCHEMA_NAMES = {"LedgerEntry": "Entry", "KeyLimitUsage": "KeyUse"}
 """Schema names that differ from the class name. They never change, because generated clients use them."""

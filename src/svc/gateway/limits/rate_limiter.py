@@ -48,7 +48,7 @@ DATABASE_RETRY_SECONDS: Final = 1.0
 """Seconds without queries after the database did not respond."""
 MAX_CACHED_KEY_LIMITS: Final = 10_000
 BUDGET_DAY_SECONDS: Final = 86_400
-FRESH_KEY_SECONDS: Final = 5.0
+FRESH_KEY_SECONDS: Final = 2.0
 """Seconds in which the database has no entries of a new ephemeral key, so that it is not queried."""
 
 
