@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
@@ -74,8 +75,13 @@ def check_can_make_keys(parent: ApiKey) -> None:
         raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech'.")
 
 
-def create_claims(request: NewEphemeralKey, parent: ApiKey, default_rpm: int) -> EphemeralClaims:
-    """Return the claims of a new ephemeral key. `default_rpm` limits a parent without its own limit, or is 0.
+def create_claims(
+    request: NewEphemeralKey, parent: ApiKey, default_rpm: int, resolve_alias: Callable[[str], str] = str
+) -> EphemeralClaims:
+    """Return the claims of a new ephemeral key.
+
+    `default_rpm` limits a parent without its own limit, or is 0. `resolve_alias` returns the model of an alias, or the
+    name itself.
 
     Raises PermissionDenied for what the parent may not do, and InvalidRequest.
     """
@@ -91,7 +97,10 @@ def create_claims(request: NewEphemeralKey, parent: ApiKey, default_rpm: int) ->
             if scope not in scopes:
                 raise PermissionDenied(f"scopes: this API key lacks the scope '{scope}'.", param="scopes")
         scopes = tuple(scope for scope in EPHEMERAL_SCOPES if scope in request.scopes)
-    for model in request.models or ():
+    models = request.models
+    if models is not None:  # a parent that may use the model of an alias may use the alias
+        models = tuple(name if parent.may_use(name) else resolve_alias(name) for name in models)
+    for model in models or ():
         if not parent.may_use(model):
             raise PermissionDenied(f"models: this API key may not use the model {model[:64]!r}.", param="models")
     max_rpm = parent.rpm or default_rpm
@@ -108,7 +117,7 @@ def create_claims(request: NewEphemeralKey, parent: ApiKey, default_rpm: int) ->
         issued_at=int(now),
         expires_at=math.floor(min(now + expires_in, parent.expires)),
         scopes=scopes,
-        models=request.models,
+        models=models,
         rpm=request.rpm or 0,
         budget_usd=request.budget_usd,
         tags=tags,

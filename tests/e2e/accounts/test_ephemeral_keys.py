@@ -18,6 +18,7 @@ from tests.e2e.harness import CLAUDE, GPT, HI, KEY, Gateway, run
 from tests.fakes.http_client import Got
 
 PATH = "/v1/ephemeral_keys"
+ALIASES = (("fast", GPT), ("clever", CLAUDE))
 
 
 @pytest.fixture
@@ -152,6 +153,17 @@ def test_ephemeral_key_more_than_its_parent_returns_403_that_names_the_field(
     assert (got.status, got.code, got.json["error"]["param"]) == (403, "permission_denied", param)
     made = make(gateway, parent, {"models": [GPT], "rpm": 60, "budget_usd": 2, "scopes": ["chat"]})
     assert (chat(gateway, made["key"]), chat(gateway, made["key"], CLAUDE)) == (200, 404)
+
+
+def test_ephemeral_key_may_name_an_alias_of_a_model_of_its_parent(start_gateway: StartGateway) -> None:
+    aliases = "".join(f"[[aliases]]\nname = '{name}'\nmodel = '{model}'\n" for name, model in ALIASES)
+    gateway = start_gateway(config=aliases)
+    parent = create(gateway, "--name", "app", "--models", f"{GPT},clever")["key"]
+    for models, usable in ((["fast"], {"fast", GPT}), (["clever"], {"clever"}), ([GPT], {"fast", GPT})):
+        key = make(gateway, parent, {"models": models})["key"]
+        names = (GPT, CLAUDE, *(name for name, _ in ALIASES))
+        assert {name for name in names if chat(gateway, key, name) == 200} == usable
+    assert gateway.request("POST", PATH, {"models": [CLAUDE]}, key=parent).status == 403
 
 
 def test_ephemeral_key_default_rpm_of_the_gateway_limits_it(start_gateway: StartGateway) -> None:

@@ -21,7 +21,8 @@ def routes(context: GatewayContext) -> list[BaseRoute]:
         parent = await authenticate_request(context, request)
         check_can_make_keys(parent)
         wanted = parse_key_request(NewEphemeralKey, await read_body(request))
-        claims = create_claims(wanted, parent, context.config.current.settings.limits.rpm)
+        default_rpm = context.config.current.settings.limits.rpm
+        claims = create_claims(wanted, parent, default_rpm, context.router.resolve_alias)
         secret = secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
         token = await context.keyring.make_ephemeral_token(secret or "", parent, claims)
         made = describe_ephemeral_key(claims, parent, token)

@@ -82,6 +82,10 @@ class Router:
         """Return whether the key's list of models has the name, or the model of this alias."""
         return key.may_use(name) or (name in self._aliases and key.may_use(self._aliases[name]))
 
+    def resolve_alias(self, name: str) -> str:
+        """Return the model of an alias, or the name itself."""
+        return self._aliases.get(name, name)
+
     def backends(self) -> list[Backend]:
         """Return all backends."""
         return [backend for by_provider in self._backends.values() for backend in by_provider.values()]
