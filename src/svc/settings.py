@@ -24,6 +24,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
+_SIZE_PATTERN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([KMGT])(i?)B", re.ASCII)
 DEFAULT_DIALECT = "openai"
 """The dialect of a provider without `dialect`."""
 
@@ -205,13 +206,59 @@ class AliasSettings(_SettingsTable, frozen=True):
     """The model. A name that no provider has is an error that names its line."""
 
 
+class LocalModelSettings(_SettingsTable, frozen=True):
+    """One entry of `[[local.models]]`: how to run an installed model."""
+
+    name: NonEmptySetting
+    """The name of the model, as in `svc models ls`."""
+    context_window: Annotated[int, msgspec.Meta(ge=128, le=1 << 24)] | None = None
+    """Tokens of prompt and response together, which requests at the same time share.
+
+    Without it, what the model was trained for, but at most 8,192. Memory grows with it.
+    """
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """The maximum number of tokens of a response. Without it 2,048."""
+    gpu_layers: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+    """Layers that run on the GPU. `0` uses the CPU alone. Without it, as many as fit."""
+    threads: Annotated[int, msgspec.Meta(ge=1, le=512)] | None = None
+    """Threads of the CPU. Without it, all cores but one, and at most 8."""
+    parallel: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
+    """Requests that run at the same time. More requests wait. Without it 4."""
+
+
 class LocalSettings(_SettingsTable, frozen=True):
-    """`[local]`: the embedded model."""
+    """`[local]`: the models of this machine."""
 
     enabled: bool = False
-    """Run the embedded model. `svc up` runs it unless the file says `false`."""
+    """Offer the installed models of this machine. `svc up` does so unless the file says `false`."""
     model: str = "smollm2-135m"
-    """The embedded model."""
+    """The model that is loaded at the start and stays loaded. Others are loaded by the first request."""
+    memory: str | None = None
+    """Memory of all loaded models together, such as `"4GiB"`. Each of several workers has an equal part.
+
+    If a model does not fit, the least recently used one that is idle is unloaded. Without this setting, three quarters
+    of the machine's memory.
+    """
+    idle_timeout: Seconds = 900
+    """Seconds without a request after which a model is unloaded. `0` means never."""
+    load_timeout: Positive = 120
+    """Seconds that a request waits until its model is loaded."""
+    models: tuple[LocalModelSettings, ...] = ()
+    """How to run single models: a list of tables."""
+
+    def __post_init__(self) -> None:
+        if self.memory is not None and not self.memory_bytes(0):
+            raise ValueError('`memory` must be a size such as "4GiB" or "512MiB"')
+
+    def memory_bytes(self, default: int) -> int:
+        """Return `memory` in bytes, 0 if it is no size, or `default` if it is not set."""
+        if self.memory is None:
+            return default
+        match = _SIZE_PATTERN.fullmatch(self.memory)
+        if match is None:
+            return 0
+        base = 1024 if match[3] else 1000
+        return int(float(match[1]) * base ** (1 + "KMGT".index(match[2])))
 
 
 class SpeechSettings(_SettingsTable, frozen=True):

@@ -17,16 +17,33 @@ from typing import Any
 import pytest
 
 from svc.errors import CommandFailed
-from svc.gateway.local_model.supervisor import LocalModelSupervisor, inference_thread_count
+from svc.gateway.local_model.supervisor import (
+    LocalModelSupervisor,
+    LocalServerOptions,
+    Sampling,
+    inference_thread_count,
+)
 
+KEY = "key-of-the-child-process"
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def server_options(path: Path) -> LocalServerOptions:
+    return LocalServerOptions(
+        model="smollm2-135m",
+        model_path=str(path),
+        key=KEY,
+        context=8192,
+        sampling=Sampling(),
+        threads=inference_thread_count(),
+    )
 
 
 @asynccontextmanager
 async def running(
     path: Path, on_address: Callable[[str], None] = lambda _: None
 ) -> AsyncIterator[LocalModelSupervisor]:
-    model = LocalModelSupervisor("smollm2-135m", path, context=8192, on_address=on_address)
+    model = LocalModelSupervisor(server_options(path), on_address=on_address)
     await model.start()
     try:
         yield model
@@ -70,7 +87,7 @@ def cpu_of(pid: int) -> Iterator[Callable[[], float]]:
 
 async def test_local_model_answers_in_both_dialects(model_path: Path) -> None:
     async with running(model_path) as model:
-        bearer, header = {"authorization": f"Bearer {model.api_key}"}, {"x-api-key": model.api_key}
+        bearer, header = {"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}
         answer = json.loads(await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK}, **bearer))
         assert answer["choices"][0]["message"]["content"]
         answer = json.loads(await asyncio.to_thread(call, model, "/messages", {"messages": ASK}, **header))
@@ -90,7 +107,7 @@ async def test_local_model_without_key_returns_401(model_path: Path) -> None:
             await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK})
         command = Path(f"/proc/{model.pid}/cmdline").read_bytes()
         assert b"svc.gateway.local_model.process" in command
-        assert model.api_key.encode() not in command
+        assert KEY.encode() not in command
 
 
 async def test_local_model_killed_process_is_restarted(model_path: Path) -> None:
@@ -103,9 +120,7 @@ async def test_local_model_killed_process_is_restarted(model_path: Path) -> None
         await until(lambda: len(seen) == 2)
         assert model.pid not in (None, first)
         assert model.base_url == seen[1]
-        await asyncio.to_thread(
-            call, model, "/chat/completions", {"messages": ASK}, authorization=f"Bearer {model.api_key}"
-        )
+        await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK}, authorization=f"Bearer {KEY}")
         last = model.pid
     assert last is not None
     assert has_exited(last)
@@ -114,11 +129,13 @@ async def test_local_model_killed_process_is_restarted(model_path: Path) -> None
 
 PARENT = """
 import asyncio, sys
-from pathlib import Path
-from svc.gateway.local_model.supervisor import LocalModelSupervisor
+from svc.gateway.local_model.supervisor import LocalModelSupervisor, LocalServerOptions, Sampling
 
 async def main():
-    model = LocalModelSupervisor("m", Path(sys.argv[1]), context=8192)
+    options = LocalServerOptions(
+        model="m", model_path=sys.argv[1], key="k", context=8192, sampling=Sampling(), threads=1
+    )
+    model = LocalModelSupervisor(options)
     await model.start()
     print(model.pid, flush=True)
     await asyncio.sleep(60)
@@ -152,7 +169,7 @@ async def test_local_model_client_disconnect_stops_generation(model_path: Path, 
         assert model.base_url is not None
         port = int(model.base_url.split(":")[2].split("/")[0])
         data = json.dumps(body).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {model.api_key}\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         with cpu_of(model.pid) as used:
@@ -168,7 +185,7 @@ async def test_local_model_client_disconnect_stops_generation(model_path: Path, 
 
 async def test_local_model_invalid_weights_raise_command_failed(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(1000))
-    model = LocalModelSupervisor("broken", tmp_path / "broken.gguf", context=8192)
+    model = LocalModelSupervisor(server_options(tmp_path / "broken.gguf"))
     began = time.monotonic()
     with pytest.raises(CommandFailed, match=r"did not start: .+"):
         await model.start()
@@ -178,7 +195,7 @@ async def test_local_model_invalid_weights_raise_command_failed(tmp_path: Path) 
 
 async def test_local_model_missing_weights_error_names_command(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="svc models add gone"):
-        await LocalModelSupervisor("gone", tmp_path / "gone.gguf", context=8192).start()
+        await LocalModelSupervisor(server_options(tmp_path / "gone.gguf")).start()
 
 
 def test_local_model_thread_count_leaves_one_core_free() -> None:

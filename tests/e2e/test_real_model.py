@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from svc.gateway.local_model.supervisor import LocalModelSupervisor
+from svc.gateway.local_model.supervisor import (
+    LocalModelSupervisor,
+    LocalServerOptions,
+    Sampling,
+    inference_thread_count,
+)
 from tests.e2e.harness import CLAUDE, GPT, LLAMA, Gateway
 from tests.e2e.reading import complete_chunks, text_of
 
@@ -38,11 +43,19 @@ def server(model_path: Path) -> Iterator[Server]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="model")
     thread.start()
-    model = LocalModelSupervisor("smollm2-135m", model_path, context=8192)
+    options = LocalServerOptions(
+        model="smollm2-135m",
+        model_path=str(model_path),
+        key="key-of-the-model-server",
+        context=8192,
+        sampling=Sampling(),
+        threads=inference_thread_count(),
+    )
+    model = LocalModelSupervisor(options)
     try:
         asyncio.run_coroutine_threadsafe(model.start(), loop).result(60)
         assert model.base_url is not None
-        yield Server(model.base_url.removesuffix("/v1"), model.api_key)
+        yield Server(model.base_url.removesuffix("/v1"), options.key)
     finally:
         asyncio.run_coroutine_threadsafe(model.stop(), loop).result(20)
         loop.call_soon_threadsafe(loop.stop)

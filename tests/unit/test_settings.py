@@ -52,6 +52,12 @@ def test_load_file_in_working_directory_or_home_is_found(tmp_path: Path, monkeyp
         ("[[providers]]\nname = 'x'\nmodels = [{ id = '' }]", ("id", "models")),
         ("[routing]\nretry_share = 11", ("retry_share", "10")),
         ("[cache]\nshared_by = ''", ("shared_by",)),
+        ("[local]\nmemory = '4'", ("memory", "4GiB")),
+        ("[local]\nmemory = '0GiB'", ("memory",)),
+        ("[local]\nmemory = 4", ("memory",)),
+        ("[[local.models]]\nname = ''", ("name", "local.models")),
+        ("[[local.models]]\nname = 'm'\ncontext_window = 5", ("context_window", "128")),
+        ("[[local.models]]\nname = 'm'\nlayers = 5", ("layers", "local.models")),
         ("gateway = 3", ("gateway",)),
         ("[gateway", ("TOML",)),
     ],
@@ -60,6 +66,14 @@ def test_load_invalid_file_names_the_fault(tmp_path: Path, text: str, words: tup
     with pytest.raises(UsageError) as caught:
         settings.load({}, config=write(tmp_path, text))
     assert all(word in caught.value.message for word in words), caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4GiB", 4 << 30), ("512 MiB", 512 << 20), ("1.5GB", 1_500_000_000), ("2TB", 2 * 10**12)]
+)
+def test_load_local_memory_is_parsed(tmp_path: Path, text: str, size: int) -> None:
+    found = settings.load({}, config=write(tmp_path, f"[local]\nmemory = '{text}'"))
+    assert found.local.memory_bytes(0) == size
 
 
 def test_load_missing_named_file_raises_usage_error(tmp_path: Path) -> None:

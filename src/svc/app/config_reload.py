@@ -29,7 +29,7 @@ SUPERVISOR_RESTART_SETTINGS = {"gateway": ("host", "port", "workers")}
 """Settings, by table, that a supervisor with several workers reads at its start only."""
 RESTART_SETTINGS = {
     "gateway": (*SUPERVISOR_RESTART_SETTINGS["gateway"], "drain_timeout"),
-    "local": ("enabled", "model"),
+    "local": ("enabled",),
     "speech": ("workers", "max_sessions"),
 }
 """Settings, by table, that a single process reads at its start only."""

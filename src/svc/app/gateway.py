@@ -37,7 +37,7 @@ from svc.gateway.endpoints.openapi import routes as openapi_routes
 from svc.gateway.endpoints.usage import routes as usage_routes
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.limits.warm_start import warm_start_counters
-from svc.gateway.local_model.provider import run_embedded_model
+from svc.gateway.local_model.provider import LocalModels, run_local_models
 from svc.gateway.observability.metrics import RequestMetrics
 from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.observability.prometheus import WorkerMetrics
@@ -102,8 +102,11 @@ class ConfigReload:
 class _ReloadableApp:
     """The current ASGI routes. A reload rebuilds them, since they depend on the configuration."""
 
-    def __init__(self, build: Callable[[], Starlette], endpoints: EndpointTable) -> None:
+    def __init__(
+        self, build: Callable[[], Starlette], endpoints: EndpointTable, local_models: LocalModels | None = None
+    ) -> None:
         self._build = build
+        self.local_models = local_models
         self.endpoints = endpoints
         """The endpoints that the server handles without these routes."""
         self._app = build()
@@ -188,6 +191,8 @@ def create_server(
 
 def _apply_settings(speech: Speech, app: _ReloadableApp, settings: Settings) -> None:
     speech.configure(settings)
+    if app.local_models is not None:
+        app.local_models.reload(settings)
     app.rebuild()
 
 
@@ -221,7 +226,7 @@ async def gateway_services(
             cache=cache,
             observers=observers,
             extra_metrics=speech_metrics.values,
-        ) as (context, metrics_publisher),
+        ) as (context, metrics_publisher, local_models),
         _speech_service(settings, context, speech_metrics) as speech,
     ):
         routes = [
@@ -243,8 +248,10 @@ async def gateway_services(
                     routes,
                     list_degraded=metrics_publisher.list_degraded,
                     speech_models=speech.list_models,
+                    local_status=local_models.runtime.status if local_models is not None else None,
                 ),
                 endpoints,
+                local_models,
             ),
         )
 
@@ -261,7 +268,7 @@ async def _gateway_context(
     cache: ResponseCache | None,
     observers: Sequence[RequestObserver],
     extra_metrics: Callable[[], dict[str, float]],
-) -> AsyncIterator[tuple[GatewayContext, MetricsPublisher]]:
+) -> AsyncIterator[tuple[GatewayContext, MetricsPublisher, LocalModels | None]]:
     backends: list[Backend] = []
     providers = build_providers(settings)
     for provider in providers:
@@ -306,8 +313,12 @@ async def _gateway_context(
         cache=cache,
         observers=(ledger, metrics, request_log, *observers),
     )
-    async with run_embedded_model(settings, router):
+
+    def update_prices() -> None:
         ledger.prices.set_configured_prices(router.backends())
+
+    async with run_local_models(settings, router, upstream, update_prices) as local_models:
+        update_prices()
         metrics_publisher = MetricsPublisher(
             context,
             issued_keys,
@@ -323,7 +334,7 @@ async def _gateway_context(
                 if component is not None:
                     component.start()
                     stack.push_async_callback(component.close)
-            yield context, metrics_publisher
+            yield context, metrics_publisher, local_models
 
 
 @contextlib.asynccontextmanager

@@ -34,6 +34,7 @@ from svc.gateway.routing.providers import Provider, build_providers, key_variabl
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.recipes import make, recipe
 from svc.settings import Settings
+from svc.stores.local_models import find_local_models
 
 VERSION_SEGMENT = re.compile(r"/v\d")
 
@@ -91,6 +92,8 @@ def _check_home(home: Path) -> CheckResult:
 
 
 def _check_model(name: str, config: Settings) -> CheckResult:
+    if name in find_local_models(config):
+        return CheckResult(f"model {name}", "ok", "present")
     try:
         is_made = make.is_made(recipe.load_recipe(name, config.home / "recipes"), config.registry_root)
     except SvcError as error:

@@ -30,6 +30,7 @@ from svc.distribution import install_command
 from svc.gateway.local_model import supervisor
 from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import build_providers
+from svc.recipes.recipe import list_recipes
 from svc.settings import Settings
 
 
@@ -96,7 +97,9 @@ def _required_models(config: Settings) -> list[str]:
     if not supervisor.is_installed():
         telemetry.log_early(f"The embedded model is not installed: {install_command('local')}")
     has_speech = find_spec("sherpa_onnx") is not None
-    return [config.local.model] * config.local.enabled + [config.speech.default_model] * has_speech
+    has_recipe = config.local.model in list_recipes(config.home / "recipes")
+    local = [config.local.model] * (config.local.enabled and has_recipe)  # others are installed, or the start fails
+    return local + [config.speech.default_model] * has_speech
 
 
 def _command_name() -> str:

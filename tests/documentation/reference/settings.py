@@ -19,6 +19,7 @@ TABLES: dict[str, type[Any]] = {
     "accounts": settings.AccountSettings,
     "quirks": UpstreamOverrides,
     "local": settings.LocalSettings,
+    "local.models": settings.LocalModelSettings,
     "speech": settings.SpeechSettings,
     "limits": settings.LimitSettings,
     "ledger": settings.LedgerSettings,

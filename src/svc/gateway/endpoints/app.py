@@ -17,6 +17,7 @@ from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from svc.gateway.endpoints import health, models
 from svc.gateway.endpoints.middleware import build_middleware
 from svc.gateway.endpoints.responses import authenticate_request, error_response
+from svc.gateway.local_model.runtime import LocalModelStatus
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.model_errors import quote_name
 from svc.gateway.server.endpoint_table import EndpointTable
@@ -38,11 +39,13 @@ def create_app(
     *,
     list_degraded: Callable[[], list[str]] = list,
     speech_models: Callable[[ApiKey], Awaitable[list[str]]] = _no_speech_models,
+    local_status: Callable[[str], LocalModelStatus | None] | None = None,
 ) -> Starlette:
     """Create the ASGI application of a gateway.
 
     `extra_routes` are those of other modules. `list_degraded` returns the names of the degraded components.
-    `speech_models` returns the ids of the speech models that a key may use.
+    `speech_models` returns the ids of the speech models that a key may use. `local_status` returns the state of a model
+    of this machine.
     """
 
     async def reject_websocket(socket: WebSocket) -> None:
@@ -55,7 +58,7 @@ def create_app(
 
     routes: list[BaseRoute] = [
         *health.routes(list_degraded),
-        *models.routes(context, speech_models),
+        *models.routes(context, speech_models, local_status),
         *(Route(path.decode(), UnsupportedRequest(context)) for path in endpoints.by_path),
         *(extra_routes or []),
         WebSocketRoute("/{path:path}", reject_websocket),

@@ -18,8 +18,9 @@ from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest, PermissionDenied
 from svc.gateway.endpoints.responses import authenticate_request, json_response
+from svc.gateway.local_model.runtime import LocalModelStatus
 from svc.gateway.proxy.context import GatewayContext
-from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
 from svc.telemetry import SCOPE_API_KEY
 from svc.wire.key import ApiKey
 
@@ -53,6 +54,10 @@ class Model(msgspec.Struct, kw_only=True):
     """A description."""
     kind: str | msgspec.UnsetType = msgspec.UNSET
     """The purpose of the model. A chat model does not have this field."""
+    state: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a model of this machine: `loaded`, `loading`, `unloaded` or `failed`. The first request loads it."""
+    size_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a model of this machine: the bytes of its file."""
 
 
 class SpeechModel(msgspec.Struct, kw_only=True):
@@ -112,8 +117,15 @@ class AnthropicModelPage(msgspec.Struct, kw_only=True):
     """The last id of the page, for `after_id` of the next page. Null for an empty page."""
 
 
-def routes(context: GatewayContext, speech_models: Callable[[ApiKey], Awaitable[list[str]]]) -> list[BaseRoute]:
-    """Return the routes. `speech_models` returns the ids of the speech models that a key may use."""
+def routes(
+    context: GatewayContext,
+    speech_models: Callable[[ApiKey], Awaitable[list[str]]],
+    local_status: Callable[[str], LocalModelStatus | None] | None = None,
+) -> list[BaseRoute]:
+    """Return the routes. `speech_models` returns the ids of the speech models that a key may use.
+
+    `local_status` returns the state of a model of this machine.
+    """
     created = int(time.time())
 
     async def list_models(request: Request) -> list[Model | SpeechModel]:
@@ -121,7 +133,10 @@ def routes(context: GatewayContext, speech_models: Callable[[ApiKey], Awaitable[
         if not key.scopes & MODEL_LIST_SCOPES:
             raise PermissionDenied("This API key lacks the scopes 'chat' and 'speech': there are no models for it.")
         offered = context.router.offered_models(key)
-        gateway_models = [_model_object(name, backend, created) for name, backend in offered.items()]
+        gateway_models = [
+            _model_object(name, backend, created, _find_status(backend, local_status))
+            for name, backend in offered.items()
+        ]
         return [*gateway_models, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
 
     async def get_models(request: Request) -> Response:
@@ -144,7 +159,15 @@ def routes(context: GatewayContext, speech_models: Callable[[ApiKey], Awaitable[
     ]
 
 
-def _model_object(name: str, backend: Backend, created: int) -> Model:
+def _find_status(
+    backend: Backend, local_status: Callable[[str], LocalModelStatus | None] | None
+) -> LocalModelStatus | None:
+    if local_status is None or backend.provider_name != EMBEDDED_PROVIDER:
+        return None
+    return local_status(backend.model_id)
+
+
+def _model_object(name: str, backend: Backend, created: int, status: LocalModelStatus | None) -> Model:
     """Return the entry of a model. `name` is its id or an alias."""
     return Model(
         id=name,
@@ -154,6 +177,8 @@ def _model_object(name: str, backend: Backend, created: int) -> Model:
         max_output_tokens=backend.profile.max_output_tokens,
         use_case=backend.model.use_case,
         kind=msgspec.UNSET if backend.kind == "chat" else backend.kind,
+        state=status.state if status is not None else msgspec.UNSET,
+        size_bytes=status.size_bytes if status is not None else msgspec.UNSET,
     )
 
 

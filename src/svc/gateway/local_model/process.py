@@ -1,4 +1,4 @@
-"""The child process of the embedded model: llama.cpp's server on a loopback port.
+"""The child process of a local model: llama.cpp's server on a loopback port.
 
 `python -m svc.gateway.local_model.process` reads one line of JSON (`supervisor.LocalServerOptions`) from stdin.
 When the server is ready, it writes one line `{"address": "http://127.0.0.1:PORT"}` to stdout. It exits when stdin is
@@ -43,13 +43,19 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.n_parallel = options["slots"]
     parameters.n_ctx = options["context"]
     parameters.kv_unified = True  # the slots share the context, so that one long conversation can use most of it
-    parameters.n_batch = PROMPT_BATCH_TOKENS
+    if options["kind"] == "embedding":
+        _set_embedding_parameters(parameters, options)
+    else:
+        parameters.n_batch = PROMPT_BATCH_TOKENS
     parameters.n_predict = options["max_tokens"]
     parameters.sampling.temp = options["sampling"]["temperature"]
     parameters.sampling.top_p = options["sampling"]["top_p"]
     parameters.sampling.penalty_repeat = options["sampling"]["repeat_penalty"]
     parameters.cpuparams.n_threads = options["threads"]
     parameters.cpuparams_batch.n_threads = options["threads"]
+    if options["gpu_layers"] is not None:
+        parameters.n_gpu_layers = options["gpu_layers"]
+    parameters.use_jinja = True  # the chat template of the model itself, which has its form of tool calls
     parameters.cache_ram_mib = 0  # the default caches up to 8 GiB of prompts
     parameters.cache_idle_slots = False
     parameters.ui = False
@@ -57,6 +63,13 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.cors_origins = ""
     parameters.verbosity = ERROR_VERBOSITY
     return parameters
+
+
+def _set_embedding_parameters(parameters: Any, options: dict[str, Any]) -> None:
+    parameters.embedding = True
+    parameters.n_batch = parameters.n_ubatch = options["context"]  # an encoder reads each input in one batch
+    if not options["has_pooling"]:
+        parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
 
 
 def _wait_for_parent_exit(parent: int) -> None:

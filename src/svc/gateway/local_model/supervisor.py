@@ -1,4 +1,4 @@
-"""Starts the child process of the embedded model, and restarts it with exponential backoff when it exits.
+"""Starts the child process of a local model, and restarts it with exponential backoff when it exits.
 
 start() ──> starting ── address ──> serving ── child exits ──> backoff (0.5 s to 30 s) ──> starting
                 └── the first start fails: start() raises
@@ -12,13 +12,13 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -52,9 +52,6 @@ class Sampling(msgspec.Struct, frozen=True):
     """The penalty for repeated tokens. `1` is none. A very small model repeats itself without a penalty."""
 
 
-DEFAULT_SAMPLING = Sampling()
-
-
 class LocalServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that the child process reads from stdin."""
 
@@ -66,6 +63,10 @@ class LocalServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = DEFAULT_LOCAL_MAX_TOKENS
     sampling: Sampling
     threads: int
+    gpu_layers: int | None = None
+    kind: Literal["chat", "embedding"] = "chat"
+    has_pooling: bool = True
+    """Whether an embedding model says how to combine the vectors of the tokens. Without it, their mean is used."""
     nice: int = LOCAL_MODEL_NICENESS
 
 
@@ -86,37 +87,33 @@ def inference_thread_count() -> int:
 
 def _check_prerequisites(options: LocalServerOptions) -> None:
     if not is_installed():
-        raise CommandFailed(f"The embedded model needs an extra; install it with: {install_command('local')}")
+        raise CommandFailed(f"Models on this machine need an extra; install it with: {install_command('local')}")
     if not Path(options.model_path).is_file():
         raise CommandFailed(f"{options.model} is not installed. Add it with: svc models add {options.model}")
 
 
 class LocalModelSupervisor:
-    """Runs a language model in a child process. Each start calls `on_address` with the new base URL."""
+    """Runs a model in a child process. Each start calls `on_address` with the new base URL."""
 
     def __init__(
         self,
-        model: str,
-        path: Path,
+        options: LocalServerOptions,
         *,
-        context: int,
-        sampling: Sampling = DEFAULT_SAMPLING,
+        start_timeout: float = LOCAL_MODEL_START_TIMEOUT_SECONDS,
         on_address: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.api_key = secrets.token_urlsafe(32)
+        """`start_timeout` is in seconds."""
         self.pid: int | None = None
         self.base_url: str | None = None
         """`http://127.0.0.1:PORT/v1`, or None while no child serves. It also serves `/v1/messages`."""
-        self._options = LocalServerOptions(
-            model=model,
-            model_path=str(path),
-            key=self.api_key,
-            context=context,
-            threads=inference_thread_count(),
-            sampling=sampling,
-        )
+        self.restart_delay = 0.0
+        """Seconds between the last exit of the child and its restart. More after repeated exits."""
+        self._options = options
+        self._start_timeout = start_timeout
         self._on_address = on_address
+        self._is_serving = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
         self._log_tail: deque[str] = deque(maxlen=20)
 
     async def start(self) -> None:
@@ -130,13 +127,23 @@ class LocalModelSupervisor:
             await self.stop()
             raise
 
+    async def wait_until_serving(self) -> str:
+        """Return the base URL. Wait for it while the child restarts."""
+        while self.base_url is None:  # it may exit again before this task runs
+            await self._is_serving.wait()
+        return self.base_url
+
     async def stop(self) -> None:
-        """Kill the child, and wait for its exit. Does nothing if it is not running."""
-        task, self._task = self._task, None
-        if task is not None:
+        """Kill the child, and wait for its exit. Does nothing if it is not running. May be called again."""
+        task = self._task
+        if task is None:
+            return
+        if not self._is_stopping:  # a second cancellation would interrupt the first
+            self._is_stopping = True
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s did not stop: %r", self._options.model, error)
 
     async def _supervise(self, started: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
@@ -150,13 +157,13 @@ class LocalModelSupervisor:
             if not started.done():
                 reason = next((line for line in reversed(self._log_tail) if line.strip()), status)
                 started.set_exception(
-                    CommandFailed(f"The embedded model did not start: {reason[:300]}{_install_hint(reason)}")
+                    CommandFailed(f"{self._options.model} did not start: {reason[:300]}{_install_hint(reason)}")
                 )
                 return
             if loop.time() - started_at > STABLE_UPTIME_SECONDS:
                 early_exits = 0
-            delay = LOCAL_MODEL_RESTART_BACKOFF.exponential(early_exits)
-            log.warning("the embedded model exited (%s), and is restarted in %.1f s", status, delay)
+            delay = self.restart_delay = LOCAL_MODEL_RESTART_BACKOFF.exponential(early_exits)
+            log.warning("%s exited (%s), and is restarted in %.1f s", self._options.model, status, delay)
             await asyncio.sleep(delay)
             early_exits += 1
 
@@ -172,14 +179,16 @@ class LocalModelSupervisor:
         )
         log_task = asyncio.create_task(self._read_log(process), name="local model log")
         try:
-            base_url = await asyncio.wait_for(self._exchange_options(process), LOCAL_MODEL_START_TIMEOUT_SECONDS)
+            base_url = await asyncio.wait_for(self._exchange_options(process), self._start_timeout)
             self.pid, self.base_url = process.pid, base_url
+            self._is_serving.set()
             self._on_address(base_url)
             if not started.done():
                 started.set_result(None)
             return f"status {await process.wait()}"
         finally:
             self.pid = self.base_url = None
+            self._is_serving.clear()
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
@@ -203,7 +212,7 @@ class LocalModelSupervisor:
         while chunk := await process.stderr.read(4096):
             for line in filter(None, chunk.decode("utf-8", "replace").splitlines()):
                 self._log_tail.append(line[:500])
-                log.info("embedded model: %s", line[:500])
+                log.info("%s: %s", self._options.model, line[:500])
 
 
 def _install_hint(reason: str) -> str:

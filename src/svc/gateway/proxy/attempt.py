@@ -196,6 +196,10 @@ class Attempt(ResponseReceiver):
         if min_pace is not None and min_pace.is_too_slow(now, self.estimated_tokens, paused=self._is_paused):
             self._abort(timeout_failure("to send its response: it is slower than routing.min_pace"))
             return
+        call = self._call
+        if call is not None and call.awaits_load:
+            self.deadline = now + self._policy.first_byte_timeout
+            return
         splice = self._splice
         if self._had_activity or (splice is not None and splice.has_forwarded):
             self._had_activity = False
@@ -324,7 +328,11 @@ class Attempt(ResponseReceiver):
                 self._transform, ProviderFailed("The provider's response was interrupted.", reason=reason)
             )
         else:
-            self._fail(connection_failure(reason, connected=connected))
+            self._fail(connection_failure(reason, connected=connected, is_local=bool(self.backend.origin.local_model)))
+
+    def on_load_failed(self, error: ProviderFailed) -> None:
+        self._finish()
+        self._fail(AttemptFailure(error, RetryDecision.NEXT_BACKEND))
 
     def on_internal_error(self) -> None:
         self._finish()

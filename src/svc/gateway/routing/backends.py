@@ -69,7 +69,8 @@ def upstream_origin(provider: Provider) -> UpstreamOrigin:
     """Return the host, port and scheme of a provider's address."""
     address = provider.address
     tls = address.scheme == "https"
-    return UpstreamOrigin(address.hostname or "", address.port or (443 if tls else 80), tls, provider.proxy)
+    port = address.port or (443 if tls else 80)
+    return UpstreamOrigin(address.hostname or "", port, tls, provider.proxy, provider.local_model)
 
 
 def build_request_head(provider: Provider) -> tuple[bytes, bytes]:

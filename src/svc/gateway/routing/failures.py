@@ -103,13 +103,15 @@ def _unsupported_input_kind(status: int, message: str | None) -> str | None:
     return match.group(match.lastindex or 0).lower() if match is not None else None
 
 
-def connection_failure(reason: str, *, connected: bool) -> AttemptFailure:
+def connection_failure(reason: str, *, connected: bool, is_local: bool = False) -> AttemptFailure:
     """Return the failure for a connection that was refused or interrupted, or that sent invalid HTTP.
 
-    `reason` is for the log.
+    `reason` is for the log. `is_local`: the backend is a process of this machine. If it dies during a request, the
+    request may be the cause, so there is no retry.
     """
     message = "The provider's response was interrupted." if connected else "The provider cannot be reached."
-    return AttemptFailure(ProviderFailed(message, reason=reason), RetryDecision.SAME_BACKEND, counts_as_outage=True)
+    decision = RetryDecision.NEXT_BACKEND if is_local and connected else RetryDecision.SAME_BACKEND
+    return AttemptFailure(ProviderFailed(message, reason=reason), decision, counts_as_outage=True)
 
 
 def timeout_failure(when: str, reason: str = "") -> AttemptFailure:

@@ -21,6 +21,7 @@ from svc.errors import UsageError
 from svc.gateway.routing.outbound_proxy import OutboundProxy, select_proxy
 from svc.gateway.routing.provider_keys import resolve_key
 from svc.settings import DEFAULT_DIALECT, AccountSettings, ModelSettings, ProviderSettings, Settings
+from svc.stores.local_models import installed_kinds
 from svc.wire.chat import UpstreamOverrides
 
 AMBIGUOUS_IDNA_CHARACTERS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]")
@@ -48,6 +49,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The proxy of its requests, or None for direct connections."""
     accounts: tuple[Provider, ...] = ()
     """All accounts of the provider, including this one, if there are several."""
+    local_model: str = ""
+    """The model of this machine that it stands for, or empty text. Its address has no port until it is loaded."""
 
     def __repr__(self) -> str:
         return f"Provider({self.name})"  # without the key
@@ -60,6 +63,8 @@ class UpstreamOrigin(msgspec.Struct, frozen=True, cache_hash=True):
     port: int
     tls: bool
     proxy: OutboundProxy | None = None
+    local_model: str = ""
+    """The model of this machine, whose port is known once it is loaded, or empty text."""
 
 
 class _BuiltinProvider(ProviderSettings, frozen=True, kw_only=True):
@@ -115,8 +120,10 @@ def _check_entry(entry: ProviderSettings) -> None:
 
 def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
     """Raise UsageError for a fallback to itself, to an unknown model, or to a model of another kind."""
-    kinds = {model.id: model.kind for entry in entries for model in entry.models or ()}
-    model_names = {*kinds, settings.local.model}
+    kinds: dict[str, str] = {model.id: model.kind for entry in entries for model in entry.models or ()}
+    if settings.routing.fallbacks:
+        kinds = {**installed_kinds(settings), **kinds}
+    model_names = set(kinds)
     for name, fallback_ids in settings.routing.fallbacks.items():
         if name in fallback_ids:
             location = settings.source_location("fallbacks", name)
@@ -135,7 +142,9 @@ def _check_fallbacks(settings: Settings, entries: Iterable[ProviderSettings]) ->
 
 def _check_aliases(settings: Settings, entries: Iterable[ProviderSettings]) -> None:
     """Raise UsageError for an alias that occurs twice, that names itself, or whose model no provider has."""
-    model_names = {settings.local.model, *(model.id for entry in entries for model in entry.models or ())}
+    if not settings.aliases:
+        return
+    model_names = {*installed_kinds(settings), *(model.id for entry in entries for model in entry.models or ())}
     names: set[str] = set()
     for alias in settings.aliases:
         if alias.name in names:
@@ -202,7 +211,7 @@ def models_by_provider(settings: Settings) -> dict[str, tuple[str, ...]]:
     configured = {entry.name: entry for entry in settings.providers}
     entries = [_merge_entry(builtin, configured.pop(builtin.name, None)) for builtin in _load_builtin_providers()]
     models = {entry.name: tuple(model.id for model in entry.models or ()) for entry in (*entries, *configured.values())}
-    return {**models, LOCAL_PROVIDER: (settings.local.model, *models.get(LOCAL_PROVIDER, ()))}
+    return {**models, LOCAL_PROVIDER: (*installed_kinds(settings), *models.get(LOCAL_PROVIDER, ()))}
 
 
 def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dict[str, str]:
@@ -270,11 +279,17 @@ def _load_dialects(names: Iterable[str]) -> list[Dialect]:
 
 
 def build_provider(
-    entry: ProviderSettings, base_url: str | None, key: str, environ: Mapping[str, str] | None = None
+    entry: ProviderSettings,
+    base_url: str | None,
+    key: str,
+    environ: Mapping[str, str] | None = None,
+    *,
+    local_model: str = "",
 ) -> Provider:
     """Return a provider. Raises UsageError for an unknown dialect, or an invalid address, key or proxy.
 
-    `environ` has the variables of a proxy, if they apply to it.
+    `environ` has the variables of a proxy, if they apply to it. `local_model` is the model of this machine that it
+    stands for.
     """
     dialect = _load_dialect(entry)
     if base_url is None:
@@ -291,6 +306,7 @@ def build_provider(
         models=entry.models or (),
         overrides=entry.quirks or UpstreamOverrides(),
         has_responses=bool(entry.responses),
+        local_model=local_model,
     )
 
 

@@ -59,6 +59,15 @@ class Router:
             for name in {*self._backends, *self._fallbacks, *self._aliases}
         }
 
+    def remove_local_models(self, names: Iterable[str]) -> None:
+        """Remove models of this machine that are no longer installed."""
+        for name in names:
+            by_provider = self._backends.get(name, {})
+            by_provider.pop(EMBEDDED_PROVIDER, None)
+            if not by_provider:
+                self._backends.pop(name, None)
+        self.put_backends(())
+
     def _add_fallbacks(self, name: str) -> tuple[Backend, ...]:
         names = dict.fromkeys((name, *self._fallbacks.get(name, ())))
         backends = [backend for model in names for backend in self._backends.get(model, {}).values()]

@@ -6,13 +6,15 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+from svc.errors import ProviderFailed
 from svc.gateway.upstream.splice import Splice, StreamSink
 
 
 class ResponseReceiver(ABC):
     """Receives the response to a call.
 
-    Unless the call is cancelled, its last callback is `on_end`, `on_connection_lost` or `on_internal_error`.
+    Unless the call is cancelled, its last callback is `on_end`, `on_connection_lost`, `on_load_failed` or
+    `on_internal_error`.
     """
 
     sink: StreamSink | None = None
@@ -40,6 +42,10 @@ class ResponseReceiver(ABC):
 
         `connected` says whether it was open, `timed_out` whether connecting took too long. `reason` is for the log.
         """
+
+    def on_load_failed(self, error: ProviderFailed) -> None:
+        """Handle a model of this machine that cannot be loaded. Nothing was sent."""
+        self.on_connection_lost(error.message, timed_out=False, connected=False)
 
     @abstractmethod
     def on_internal_error(self) -> None:
@@ -73,6 +79,8 @@ class UpstreamCall:
 
     connection: CallConnection | None = None
     connect_task: asyncio.Task[None] | None = None
+    awaits_load: bool = False
+    """Whether the request waits until a model of this machine is loaded. No timeout of the attempt runs meanwhile."""
 
     def __init__(self, receiver: ResponseReceiver, request_parts: tuple[bytes, ...]) -> None:
         self.receiver: ResponseReceiver | None = receiver
@@ -93,6 +101,13 @@ class UpstreamCall:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
             receiver.on_connection_lost(reason, timed_out=timed_out, connected=connected)
+
+    def fail_load(self, error: ProviderFailed) -> None:
+        """Report a model that cannot be loaded to the receiver, unless the call is cancelled."""
+        self.connect_task = None
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.on_load_failed(error)
 
     def pause(self) -> None:
         """Stop reading from the upstream until `resume`."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from svc.errors import UsageError
+from svc.errors import ProviderFailed, UsageError
 from svc.gateway.net.dns import DnsResolver
 from svc.gateway.net.read_mode import BufferedRead
 from svc.gateway.net.read_scheduler import ReadScheduler
@@ -42,6 +43,13 @@ MAX_IDLE_CONNECTIONS: Final = 1024
 """Maximum number of idle connections per origin."""
 
 
+class LocalModelLoader(Protocol):
+    """Loads models of this machine for the first request."""
+
+    async def load(self, name: str) -> int:
+        """Return the loopback port of a model's server. Raises ProviderFailed if the model cannot be loaded."""
+
+
 class UpstreamPool:
     """The connections of one event loop to all origins."""
 
@@ -57,6 +65,8 @@ class UpstreamPool:
         self._connect_tasks: set[asyncio.Task[None]] = set()
         self._resolver = DnsResolver()
         self._proxy_connector = ProxyConnector(self._get_ssl_context)
+        self.local_models: LocalModelLoader | None = None
+        """Knows the ports of origins that are models of this machine."""
         self._loop = asyncio.get_running_loop()
         self.buffer = bytearray(READ_BUFFER_BYTES)
         """The read buffer of all connections. Each read is processed or copied before the next read."""
@@ -119,9 +129,14 @@ class UpstreamPool:
         task.add_done_callback(self._connect_tasks.discard)
 
     async def _connect(self, origin: UpstreamOrigin, call: UpstreamCall) -> None:
+        port = origin.port
         try:
+            if origin.local_model:
+                port = await self._load_local_model(origin.local_model, call)
             async with asyncio.timeout(self._connect_timeout):
-                connection = await self._open_connection(origin)
+                connection = await self._open_connection(origin, port)
+        except ProviderFailed as error:
+            call.fail_load(error)
         except TimeoutError:
             kind = "TLS connection" if origin.tls else "connection"
             call.fail(f"no {kind} to {_describe(origin)} within {self._connect_timeout:g} s", timed_out=True)
@@ -132,7 +147,16 @@ class UpstreamPool:
             call.connect_task = None
             connection.start(call, reused=False)
 
-    async def _open_connection(self, origin: UpstreamOrigin) -> UpstreamConnection:
+    async def _load_local_model(self, name: str, call: UpstreamCall) -> int:
+        if self.local_models is None:
+            raise ProviderFailed(f"The local model {name} is not available.")
+        call.awaits_load = True
+        try:
+            return await self.local_models.load(name)
+        finally:
+            call.awaits_load = False
+
+    async def _open_connection(self, origin: UpstreamOrigin, port: int) -> UpstreamConnection:
         """Connect to the first address that accepts. Raise the error of the last address if none does.
 
         With a proxy, the addresses are those of the proxy, which resolves the name of the provider itself.
@@ -141,26 +165,26 @@ class UpstreamPool:
         addresses = await self._resolver.resolve(host)
         for address in addresses[:-1]:
             try:
-                return await self._connect_to_address(origin, address)
+                return await self._connect_to_address(origin, address, port)
             except OSError as error:
                 log.info("%s at %s: %s", host, address, error.with_traceback(None))  # see `_connect`
         if not addresses:
             raise OSError("the host name has no address")
-        return await self._connect_to_address(origin, addresses[-1])
+        return await self._connect_to_address(origin, addresses[-1], port)
 
-    async def _connect_to_address(self, origin: UpstreamOrigin, address: str) -> UpstreamConnection:
+    async def _connect_to_address(self, origin: UpstreamOrigin, address: str, port: int) -> UpstreamConnection:
         connection = UpstreamConnection(self, origin)
         if not origin.tls:
             buffered_read = BufferedRead(connection, self.buffer, self.read_scheduler)
             try:
-                await self._create_connection(lambda: buffered_read, origin, address)
+                await self._create_connection(lambda: buffered_read, origin, address, port)
             except asyncio.CancelledError:
                 if connection in self._connections:  # uvloop does not call `connection_lost` in this case
                     buffered_read.detach()
                 raise
             return connection
         tls_transport = TlsTransport(self._get_ssl_context(), origin.host, connection, self.buffer, self.read_scheduler)
-        await self._create_connection(lambda: tls_transport, origin, address)
+        await self._create_connection(lambda: tls_transport, origin, address, port)
         try:
             await tls_transport.handshake_done
         except asyncio.CancelledError:
@@ -169,11 +193,15 @@ class UpstreamPool:
         return connection
 
     async def _create_connection(
-        self, protocol_factory: Callable[[], BufferedRead | TlsTransport], origin: UpstreamOrigin, address: str
+        self,
+        protocol_factory: Callable[[], BufferedRead | TlsTransport],
+        origin: UpstreamOrigin,
+        address: str,
+        port: int,
     ) -> None:
         """Connect a protocol to the origin, directly or through its proxy. `address` is that of the first hop."""
         if origin.proxy is None:
-            await self._loop.create_connection(protocol_factory, address, origin.port)  # type: ignore[type-var]
+            await self._loop.create_connection(protocol_factory, address, port)  # type: ignore[type-var]
         else:
             await self._proxy_connector.connect(protocol_factory, origin, origin.proxy, address)
 
@@ -210,6 +238,19 @@ class UpstreamPool:
         for idle in self._idle_connections.values():
             while idle and now - idle[0].idle_since > IDLE_CONNECTION_SECONDS:
                 idle.pop(0).close()
+
+    def last_request_at(self, origin: UpstreamOrigin) -> float:
+        """Return the time of the last request to an origin, to the second: now while one is in progress."""
+        idle = self._idle_connections.get(origin, [])
+        open_count = sum(connection.origin == origin for connection in self._connections)
+        if open_count > len(idle):
+            return time.monotonic()
+        return max((connection.idle_since for connection in idle), default=-math.inf)
+
+    def close_origin(self, origin: UpstreamOrigin) -> None:
+        """Close the idle connections to an origin."""
+        for connection in self._idle_connections.pop(origin, []):
+            connection.close()
 
     async def close(self) -> None:
         """Close every connection, and cancel connection attempts and name lookups."""

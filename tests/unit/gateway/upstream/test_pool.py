@@ -23,7 +23,7 @@ def connections() -> int:
 
 async def cancel_while_connecting(upstream: UpstreamPool, origin: UpstreamOrigin) -> None:
     """Cancel the waiting task after the connection is established and before the task resumes."""
-    task = asyncio.get_running_loop().create_task(upstream._open_connection(origin))
+    task = asyncio.get_running_loop().create_task(upstream._open_connection(origin, origin.port))
     while not upstream.open_connections:
         await asyncio.sleep(0)
     assert not task.done()

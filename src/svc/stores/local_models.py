@@ -1,0 +1,144 @@
+"""Find the language and embedding models that are installed on this machine. Loads no model.
+
+$SVC_HOME/models/<name>/                              added from a file, the Hugging Face Hub or Ollama
+<registry>/<model_id>/<version>/<platform>/content/   made by a recipe, or pulled
+
+Both have a `model_metadata.json` whose type is `Gguf`. The first wins.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from svc.bundles.gguf import GgufHeader, read_gguf_header
+from svc.bundles.metadata import METADATA_FILE, BundleMetadata, parse_metadata
+from svc.bundles.platform import compatible_platforms
+from svc.bundles.reference import BundleReference, select_entry
+from svc.errors import SvcError
+from svc.settings import Settings
+from svc.wire.bundle import BundleEntry
+
+log = logging.getLogger("svc.local")
+
+MODEL_TYPE = "Gguf"
+MAX_DEFAULT_CONTEXT_TOKENS = 8192
+MAX_DEFAULT_EMBEDDING_TOKENS = 2048
+"""For an embedding model: memory grows with it more than for a chat model."""
+LocalModelKind = Literal["chat", "embedding"]
+
+
+class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
+    """An installed model. Its file may be damaged or missing."""
+
+    name: str
+    path: Path
+    """The GGUF file."""
+    kind: LocalModelKind = "chat"
+    context_window: int = MAX_DEFAULT_CONTEXT_TOKENS
+    """Tokens of prompt and response together, unless the settings have another number."""
+    sampling: Mapping[str, Any] = {}
+    """Defaults for requests, see `Sampling`."""
+    description: str = ""
+    licence: str = ""
+    source: str = ""
+    """Where it came from, such as `hf:OWNER/REPO:FILE`, or empty text for a recipe or bundle."""
+    size_bytes: int = 0
+    header: GgufHeader | None = None
+    """The header of the file, or None if it cannot be read."""
+
+    def memory_bytes(self, context_tokens: int) -> int:
+        """Return the estimated memory of the loaded model."""
+        return self.header.memory_bytes(context_tokens) if self.header else self.size_bytes
+
+
+def models_folder(home: Path) -> Path:
+    """Return the folder of models that do not come from the registry."""
+    return home / "models"
+
+
+def find_local_models(settings: Settings) -> dict[str, LocalModel]:
+    """Return the installed models by name."""
+    found: dict[str, LocalModel] = {}
+    for folder in (*_added_folders(settings.home), *_bundle_folders(settings.registry_root)):
+        if (model := read_local_model(folder)) is not None:
+            found.setdefault(model.name, model)
+    return found
+
+
+def installed_kinds(settings: Settings) -> dict[str, str]:
+    """Return the kind of each installed model, and of `[local] model`, which may not be installed yet."""
+    installed = {name: str(model.kind) for name, model in find_local_models(settings).items()}
+    return {settings.local.model: "chat", **installed} if settings.local.enabled else {settings.local.model: "chat"}
+
+
+def read_local_model(folder: Path) -> LocalModel | None:
+    """Return the model in a folder, or None if it is of another type or its metadata is invalid."""
+    try:
+        metadata = parse_metadata((folder / METADATA_FILE).read_bytes())
+    except (OSError, SvcError):
+        return None
+    file_name = metadata.execution_template.get("model_file")
+    if metadata.type != MODEL_TYPE or not isinstance(file_name, str) or Path(file_name).name != file_name:
+        return None
+    return _describe(metadata, folder / file_name)
+
+
+def _describe(metadata: BundleMetadata, path: Path) -> LocalModel:
+    template, details = metadata.execution_template, metadata.metadata or {}
+    try:
+        stat = path.stat()
+        size, header = stat.st_size, _read_header(path, stat.st_mtime_ns, stat.st_size)
+    except (OSError, SvcError) as error:
+        log.info("%s: %s", path, error)
+        size, header = 0, None
+    is_embedding = details.get("task") == "embedding" or (header is not None and header.is_embedding)
+    context = template.get("context_length")
+    if not isinstance(context, int) or context < 1:
+        limit = MAX_DEFAULT_EMBEDDING_TOKENS if is_embedding else MAX_DEFAULT_CONTEXT_TOKENS
+        context = min((header.context_length if header else None) or limit, limit)
+    sampling = template.get("sampling")
+    return LocalModel(
+        name=metadata.model_id,
+        path=path,
+        kind="embedding" if is_embedding else "chat",
+        context_window=context,
+        sampling=sampling if isinstance(sampling, dict) else {},
+        description=metadata.description or "",
+        licence=str(details.get("licence") or ""),
+        source=str(details.get("source") or ""),
+        size_bytes=size,
+        header=header,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _read_header(path: Path, mtime_ns: int, size: int) -> GgufHeader:
+    """Read a header once for each version of the file."""
+    return read_gguf_header(path)
+
+
+def _added_folders(home: Path) -> Iterator[Path]:
+    for metadata in sorted(models_folder(home).glob(f"*/{METADATA_FILE}")):
+        if not metadata.parent.name.startswith("."):
+            yield metadata.parent
+
+
+def _bundle_folders(root: Path) -> Iterator[Path]:
+    """Yield the unpacked folder of the newest version of each bundle for this platform."""
+    by_model: dict[str, list[BundleEntry]] = {}
+    for metadata in root.glob(f"*/*/*/content/{METADATA_FILE}"):
+        model, version, platform = metadata.relative_to(root).parts[:3]
+        if not model.startswith("."):
+            by_model.setdefault(model, []).append(
+                BundleEntry(model_id=model, version=version, target=platform, size_bytes=0, path=str(metadata.parent))
+            )
+    for name in sorted(by_model):
+        entry = select_entry(BundleReference(name), by_model[name], compatible_platforms())
+        if entry is not None:
+            yield Path(entry.path)
