@@ -29,6 +29,9 @@ FIELDS = {
     *("container", "context_management", "mcp_servers", "inference_geo"),
 }
 
+COUNT_PATH = "/v1/messages/count_tokens"
+COUNT_FIELDS = FIELDS - {"max_tokens", "stream", "temperature", "top_p", "top_k", "stop_sequences", "metadata"}
+
 
 def event(name: str, **fields: Any) -> bytes:
     return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
@@ -131,14 +134,15 @@ class AnthropicWire:
         return (complaint, answer(400, error(message=complaint))) if complaint else None
 
     def _complaint(self, seen: Recorded) -> str | None:
-        if (seen.method, seen.path.split("?")[0]) != ("POST", "/v1/messages"):
+        path = seen.path.split("?")[0]
+        if (seen.method, path) not in (("POST", "/v1/messages"), ("POST", COUNT_PATH)):
             return f"no such address: {seen.method} {seen.path}"
         if seen.headers.get("content-type", "").split(";")[0] != "application/json":
             return f"wrong content-type {seen.headers.get('content-type')!r}"
         request = seen.json
-        if extra := sorted(set(request) - FIELDS):
+        if extra := sorted(set(request) - (COUNT_FIELDS if path == COUNT_PATH else FIELDS)):
             return f"{extra[0]}: Extra inputs are not permitted"
-        if type(request.get("max_tokens")) is not int:
+        if path != COUNT_PATH and type(request.get("max_tokens")) is not int:
             return "max_tokens: Field required"
         newest = seen.headers["anthropic-version"] == VERSIONS[-1]
         if newest and not request.keys().isdisjoint({"temperature", "top_p", "top_k"}):
@@ -151,6 +155,8 @@ class AnthropicWire:
         if seen.method == "GET":
             rows = [{"type": "model", "id": name, "display_name": name} for name in self.models]
             return answer(200, {"data": rows, "has_more": False, "first_id": None, "last_id": None})
+        if seen.path.split("?")[0] == COUNT_PATH:
+            return answer(200, {"input_tokens": 14})
         if seen.json.get("stream"):
             return sse(stream())
         return answer(200, message())

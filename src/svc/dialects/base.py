@@ -67,29 +67,43 @@ class RequestBody:
 class EncodedRequest:
     """A request in the dialect of the upstream."""
 
-    __slots__ = ("body", "dropped_fields", "header_lines")
+    __slots__ = ("body", "dropped_fields", "header_lines", "local_response")
 
     dropped_fields: tuple[str, ...]
     """Names of the client's fields that were dropped or changed."""
     header_lines: tuple[bytes, ...]
     """Header lines that the upstream needs for this request, without line ends."""
 
-    def __init__(self, body: bytes, dropped_fields: tuple[str, ...] = (), header_lines: tuple[bytes, ...] = ()) -> None:
+    local_response: EncodedResponse | None
+    """The response, if the gateway makes it itself. The request is then not sent."""
+
+    def __init__(
+        self,
+        body: bytes,
+        dropped_fields: tuple[str, ...] = (),
+        header_lines: tuple[bytes, ...] = (),
+        local_response: EncodedResponse | None = None,
+    ) -> None:
         self.body = body
         self.dropped_fields = dropped_fields
         self.header_lines = header_lines
+        self.local_response = local_response
 
 
 class EncodedResponse:
     """A response in the dialect of the client, with the fields of its ledger entry."""
 
-    __slots__ = ("body", "finish_reason", "model", "usage")
+    __slots__ = ("body", "finish_reason", "headers", "model", "usage")
 
-    def __init__(self, body: bytes, usage: TokenUsage | None, finish_reason: FinishReason, model: str) -> None:
+    def __init__(
+        self, body: bytes, usage: TokenUsage | None, finish_reason: FinishReason, model: str, headers: str = ""
+    ) -> None:
         self.body = body
         self.usage = usage
         self.finish_reason = finish_reason
         self.model = model
+        self.headers = headers
+        """Further header lines for the client. Each ends in CRLF."""
 
 
 class StreamDecoder(Protocol):

@@ -22,5 +22,7 @@ class RoutingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The field that requests an unlimited completion (`n_predict: -1`), if there is one."""
     has_completion: bool = True
     """True if the model generates tokens. False for embeddings, for example."""
+    is_metered: bool = True
+    """False if the request costs no tokens and no money, such as a token count. It counts for `rpm` only."""
     has_single_prompt: bool = True
     """True if the body is one prompt. False for a batch of inputs, each of which can fill the context window."""

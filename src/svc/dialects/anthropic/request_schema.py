@@ -26,6 +26,14 @@ class _RoutingOutputConfig(msgspec.Struct, gc=False):
     format: _RoutingFormat | None = None
 
 
+class CountBody(msgspec.Struct, gc=False):
+    """The body of a token count, which has no `max_tokens`."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    messages: Annotated[list[_RoutingMessage], Meta(min_length=1)]
+    system: msgspec.Raw = ABSENT
+
+
 class RoutingBody(msgspec.Struct, gc=False):
     """`message_text` checks `system` and the content of each message."""
 

@@ -34,7 +34,7 @@ from svc.wire.chat import (
 Payload = TypeVar("Payload")
 
 
-def _decode_payload(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload:
+def decode_payload(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payload:
     """Decode a response. Raises ProviderFailed if it is malformed, or the error that its error object describes."""
     try:
         return decode_upstream_json(decoder, raw)
@@ -47,13 +47,13 @@ def _decode_payload(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Paylo
 
 def pass_through_response(raw: bytes) -> EncodedResponse:
     """Convert a complete response of an upstream. Raises ProviderFailed if it is malformed."""
-    payload = _decode_payload(SUMMARY_DECODER, raw)
+    payload = decode_payload(SUMMARY_DECODER, raw)
     return EncodedResponse(raw, payload.usage.to_usage(), to_finish_reason(payload.stop_reason), payload.model)
 
 
 def decode_response(raw: bytes) -> ChatResponse:
     """Convert a complete response of an upstream. Raises ProviderFailed if it is malformed."""
-    payload = _decode_payload(RESPONSE_DECODER, raw)
+    payload = decode_payload(RESPONSE_DECODER, raw)
     return ChatResponse(
         id=payload.id,
         model=payload.model,

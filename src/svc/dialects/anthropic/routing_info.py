@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from svc.dialects.anthropic.request_schema import RoutingBody
+from svc.dialects.anthropic.request_schema import CountBody, RoutingBody
 from svc.dialects.base import RequestBody
 from svc.dialects.message_text import check_content, is_null, is_text
 from svc.dialects.routing_info import RoutingInfo
@@ -14,17 +14,29 @@ from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest
 
 _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
+_COUNT_DECODER: Final = msgspec.json.Decoder(CountBody)
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
+    _check_contents(fields)
+    response_format = fields.output_config.format if fields.output_config is not None else None
+    if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:
+        raise InvalidRequest("`output_config.format.schema` is required.", param="output_config.format.schema")
+    return RoutingInfo(model=fields.model, stream=bool(fields.stream), include_usage=True, max_tokens=fields.max_tokens)
+
+
+def decode_count_routing_info(body: RequestBody) -> RoutingInfo:
+    """Decode the routing information of a token count. Raises InvalidRequest with the field."""
+    fields, body.skeleton = decode_skeleton(_COUNT_DECODER, body.raw)
+    _check_contents(fields)
+    return RoutingInfo(model=fields.model, has_completion=False, is_metered=False)
+
+
+def _check_contents(fields: RoutingBody | CountBody) -> None:
     for index, message in enumerate(fields.messages):
         if not is_text(message.content):
             check_content(message.content, f"messages[{index}].content")
     if not is_text(fields.system) and not is_null(fields.system):
         check_content(fields.system, "system")
-    response_format = fields.output_config.format if fields.output_config is not None else None
-    if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:
-        raise InvalidRequest("`output_config.format.schema` is required.", param="output_config.format.schema")
-    return RoutingInfo(model=fields.model, stream=bool(fields.stream), include_usage=True, max_tokens=fields.max_tokens)

@@ -110,8 +110,9 @@ class Ledger(RequestObserver):
             )
 
     def on_end(self, record: RequestRecord) -> None:
-        """Append the record to the journal. Requests that reached neither a provider nor the cache have no entry."""
-        if record.attempt_count > 0 or record.from_cache:
+        """Append the record to the journal. Rejected requests that reached no provider have no entry."""
+        is_local = record.status == "ok" and record.model is not None
+        if record.attempt_count > 0 or record.from_cache or is_local:
             if not record.line:
                 record.line = encode_record(record)
             self.journal.append(record.line + b"}\n", record)

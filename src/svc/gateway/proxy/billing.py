@@ -17,11 +17,13 @@ def compute_bill(
     reported_usage: TokenUsage | None,
     raw: bytes,
     ledger: Ledger,
+    *,
+    is_metered: bool,
 ) -> Bill:
     """Return the bill for all parts of the response. `reported_usage` is the usage that the provider reported."""
     if source is None or source.backend is None:
         return EMPTY_BILL
-    if isinstance(source, ResponseReplay):
+    if isinstance(source, ResponseReplay) or not is_metered:
         return ZERO_BILL
     attempt, usage, is_estimated = source.attempt, reported_usage, False
     if attempt is not None and attempt.is_done and not attempt.received_bytes:

@@ -159,10 +159,12 @@ class Exchange(RetryOwner):
         else:
             retry_loop = RetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
         self._response_source = retry_loop
-        if self._context.rate_limiter.has_limits(self._api_key):
+        if not self._context.rate_limiter.has_limits(self._api_key):
+            retry_loop.start(started_at)
+        elif routing_info.is_metered:
             self._context.rate_limiter.admit(self._api_key, routing_info, self._body, backends, self._on_admission)
         else:
-            retry_loop.start(started_at)
+            self._context.rate_limiter.admit_unmetered(self._api_key, self._on_admission)
 
     def _on_admission(self, reservation: Reservation | SvcError) -> None:
         """Start the attempts, or send the error if a limit of the key is reached."""
@@ -292,10 +294,10 @@ class Exchange(RetryOwner):
         if self._context.on_first_byte:
             self._report_first_byte()
         self._record_outcome("ok", 200, response.usage)
-        if self._recorder is not None:
+        if self._recorder is not None and not response.headers:  # the cache does not keep headers
             self._recorder.append(response.body)
             self._cache_response(self._recorder)
-        self._downstream.send_response(200, self._build_headers(), response.body)
+        self._downstream.send_response(200, self._build_headers() + response.headers, response.body)
         self._finish()
 
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
@@ -361,7 +363,7 @@ class Exchange(RetryOwner):
             return lines
         lines += f"x-svc-provider: {source.backend.provider_name}\r\nx-svc-attempts: {source.attempt_count}\r\n"
         if self._context.config.current.cache is not None:
-            lines += f"x-svc-cache: {'miss' if source.attempt_count else 'hit'}\r\n"
+            lines += f"x-svc-cache: {'hit' if isinstance(source, ResponseReplay) else 'miss'}\r\n"
         if source.dropped_fields:
             lines += _dropped_fields_header(source.dropped_fields)
         return lines
@@ -376,7 +378,8 @@ class Exchange(RetryOwner):
             backend = source.backend
             if status != "ok" and isinstance(source, RetryLoop):
                 source.report_abandoned()
-        bill = compute_bill(source, status, reported_usage, self._body.raw, context.ledger)
+        is_metered = self._routing_info is None or self._routing_info.is_metered
+        bill = compute_bill(source, status, reported_usage, self._body.raw, context.ledger, is_metered=is_metered)
         if self._reservation is not None:
             usage = bill.usage
             self._reservation.commit(

@@ -22,12 +22,13 @@ from svc.dialects.resume import ResumableTranslation
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import billable_usage
-from svc.errors import ProviderFailed, SvcError
+from svc.errors import ProviderFailed, RateLimited, SvcError
 from svc.gateway.accounting.bill import PartialUsage
 from svc.gateway.accounting.record import AttemptOutcome, AttemptRecord
 from svc.gateway.proxy.attempt import Attempt, AttemptOwner
 from svc.gateway.proxy.context import OBSERVER_FAULT, GatewayContext
 from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.circuit_breaker import UNTIMED
 from svc.gateway.routing.failures import (
     MAX_RETRY_WAIT_SECONDS,
     RETRY_BACKOFF,
@@ -180,7 +181,17 @@ class RetryLoop(AttemptOwner):
         backend = self._backends[self._backend_index]
         encoded = self._encode_request(backend)
         self.dropped_fields = encoded.dropped_fields
+        if encoded.local_response is not None:
+            self._respond_locally(backend, encoded.local_response, now)
+            return
         self.attempt = self._launch_attempt(backend, encoded, now)
+
+    def _respond_locally(self, backend: Backend, response: EncodedResponse, now: float) -> None:
+        """Send a response that the gateway has made itself. It counts as no attempt."""
+        self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker
+        self.backend = backend
+        self._has_winner = True
+        self._owner.on_response(response, now)
 
     def _launch_attempt(self, backend: Backend, encoded: EncodedRequest, now: float) -> Attempt:
         context, routing_info = self._context, self._routing_info
@@ -231,10 +242,10 @@ class RetryLoop(AttemptOwner):
         """Record the first chunk of a stream, or another complete response, as the success of the attempt."""
         self._has_winner = True
         context = self._context
-        context.load_balancer.record_success(
-            winner.backend, now - winner.sent_at, now, stream=self._routing_info.stream
-        )
-        if winner.backend.account_number:
+        is_metered: bool = self._routing_info.is_metered
+        seconds = now - winner.sent_at if is_metered else UNTIMED
+        context.load_balancer.record_success(winner.backend, seconds, now, stream=self._routing_info.stream)
+        if winner.backend.account_number and is_metered:
             context.load_balancer.record_rate_limits(winner.backend, winner.response_headers, now)
 
     def _log_provider_error(self, attempt: Attempt, error: SvcError) -> None:
@@ -303,7 +314,7 @@ class RetryLoop(AttemptOwner):
     def on_attempt_failed(self, attempt: Attempt, failure: AttemptFailure) -> None:
         self._report_attempt(attempt, "failed", failure.error.code)
         self._log_provider_error(attempt, failure.error)
-        if attempt.backend.account_number:
+        if attempt.backend.account_number and self._routing_info.is_metered:
             self._context.load_balancer.record_rate_limits(
                 attempt.backend, attempt.response_headers, self._context.clock.now()
             )
@@ -313,14 +324,21 @@ class RetryLoop(AttemptOwner):
         """Retry after a failed attempt, use the next backend, or give up."""
         context, now = self._context, self._context.clock.now()
         if self._has_other_account(failure, now):
-            context.load_balancer.record_failure(attempt.backend, failure, now)
+            self._record_failure(attempt, failure, now)
             self._retry_now()
         elif self._can_retry(failure) and context.load_balancer.acquire_retry(attempt.backend, now):
             self._backoff_seconds = max(RETRY_BACKOFF.decorrelated(self._backoff_seconds), failure.retry_after or 0.0)
             self._retry_timer = context.clock.loop.call_later(self._backoff_seconds, self._retry_now)
         else:
-            context.load_balancer.record_failure(attempt.backend, failure, now)
+            self._record_failure(attempt, failure, now)
             self._owner.run_guarded(lambda: self._advance_backend(failure))
+
+    def _record_failure(self, attempt: Attempt, failure: AttemptFailure, now: float) -> None:
+        """Record the failure of a backend. Providers limit the rate of token counts separately from that of chats."""
+        if isinstance(failure.error, RateLimited) and not self._routing_info.is_metered:
+            self._context.load_balancer.record_abandoned(attempt.backend)
+        else:
+            self._context.load_balancer.record_failure(attempt.backend, failure, now)
 
     def _advance_backend(self, failure: AttemptFailure) -> None:
         """Use the next backend, or give up. Skip a backend whose dialect cannot express the request.

@@ -30,6 +30,9 @@ HEDGE_LOSS_LATENCY_FACTOR: Final = 2.0
 LATENCY_AVERAGE_WEIGHT: Final = 0.05
 """The weight of one response in the moving average of the latency."""
 
+UNTIMED: Final = -1.0
+"""Seconds of a response that is not comparable to others, such as a token count."""
+
 TOTAL_COLUMN, FAILED_COLUMN, SLOW_COLUMN, OUTAGE_COLUMN = 0, 1, 2, 3
 
 
@@ -57,7 +60,10 @@ class BackendCircuitBreaker(CircuitBreaker):
         self._usual_seconds = [0.0, 0.0]
 
     def record_success(self, now: float, seconds: float, *, stream: bool) -> None:
-        """Record the seconds to the first byte of a stream, or to the last byte of another response."""
+        """Record the seconds to the first byte of a stream, or to the last byte of another response.
+
+        With UNTIMED, the response does not count for the average latency, and is never slow.
+        """
         slow = self._is_slow(seconds, stream)
         if self.state == "half-open":
             if slow and self.opened_for_slowness:
@@ -117,7 +123,7 @@ class BackendCircuitBreaker(CircuitBreaker):
             self._window.clear()
 
     def _is_slow(self, seconds: float, stream: bool) -> bool:
-        if self.slow_after:
+        if self.slow_after or seconds == UNTIMED:
             return seconds > self.slow_after
         usual = self._usual_seconds[stream]
         slow = usual > 0 and seconds > max(MIN_SLOW_SECONDS, SLOW_LATENCY_FACTOR * usual)

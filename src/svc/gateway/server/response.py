@@ -21,6 +21,7 @@ CORS_EXPOSED_HEADERS: Final = (
         "x-svc-provider",
         "x-svc-attempts",
         "x-svc-dropped",
+        "x-svc-estimated",
         "x-should-retry",
     ),
     *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],

@@ -103,7 +103,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
     """The provider of the response, or of the last attempt."""
     attempts: int
-    """The number of attempts at providers, including hedges and fallbacks. 0 for a cached response."""
+    """The number of attempts at providers, including hedges and fallbacks. 0 if there was none."""
     status: str
     """`ok`, `error`, `cut` (the stream was interrupted) or `client_closed`."""
     http_status: int
