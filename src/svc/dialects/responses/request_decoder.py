@@ -11,7 +11,7 @@ import msgspec
 
 from svc.dialects.responses.input_items import InputDecoder
 from svc.dialects.responses.request_schema import ResponsesBody
-from svc.dialects.responses.tools import ToolName, decode_tool_choice, decode_tools
+from svc.dialects.responses.tools import ToolSet, decode_tool_choice, decode_tools
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import ChatRequest, ResponseFormat
@@ -27,8 +27,7 @@ class ResponsesRequest(msgspec.Struct):
     chat: ChatRequest
     fields: dict[str, Any]
     """The fields of the request body."""
-    tool_names: dict[str, ToolName]
-    """The client's names of tools by the names that the upstream gets."""
+    tool_set: ToolSet
     includes_encrypted_reasoning: bool = False
 
 
@@ -63,7 +62,7 @@ def decode_request(raw: bytes) -> ResponsesRequest:
     )
     if not chat.messages:
         raise InvalidRequest("`input` has no message.", param="input")
-    return ResponsesRequest(chat, fields, tool_set.names, ENCRYPTED_REASONING in (body.include or []))
+    return ResponsesRequest(chat, fields, tool_set, ENCRYPTED_REASONING in (body.include or []))
 
 
 def _reject_untranslatable(body: ResponsesBody) -> None:

@@ -19,7 +19,6 @@ from svc.dialects.responses.output_items import (
 )
 from svc.dialects.responses.reasoning import encode_thinking
 from svc.dialects.responses.request_decoder import ResponsesRequest
-from svc.dialects.responses.tools import ToolName
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import (
     ChatResponse,
@@ -46,7 +45,6 @@ _ECHOED_DEFAULTS: Final[dict[str, Any]] = {
     "safety_identifier": None,
     "temperature": 1.0,
     "tool_choice": "auto",
-    "tools": [],
     "top_p": 1.0,
     "truncation": "disabled",
     "user": None,
@@ -87,6 +85,7 @@ class ResponseFrame:
         for name, default in _ECHOED_DEFAULTS.items():
             value = fields.get(name)
             self._fields[name] = default if value is None else value
+        self._fields["tools"] = request.tool_set.available
         text, reasoning = fields.get("text") or {}, fields.get("reasoning") or {}
         self._fields["text"] = {**text, "format": text.get("format") or {"type": "text"}}
         self._fields["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
@@ -162,7 +161,7 @@ def _encode_output(response: ChatResponse, request: ResponsesRequest, origin: st
                 if thinking or encrypted:
                     items.append(reasoning_item(new_id("rs_"), "completed", thinking, encrypted))
             case ToolCall(call_id, flat_name, arguments):
-                name = request.tool_names.get(flat_name) or ToolName(flat_name)
+                name = request.tool_set.client_name(flat_name)
                 items.append(call_item(new_call_id(name), "completed", call_id, name, arguments))
         content = []
     if items:

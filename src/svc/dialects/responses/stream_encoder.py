@@ -323,7 +323,7 @@ class ResponsesStreamEncoder:
 
     def _start_call(self, index: int, call_id: str, flat_name: str) -> bytes:
         closing = self._close_reasoning() + self._close_message()
-        name = self._request.tool_names.get(flat_name) or ToolName(flat_name)
+        name = self._request.tool_set.client_name(flat_name)
         output_index = self._reserve_index()
         call = _Call(self._writer, output_index, call_id, name)
         self._calls[index] = output_index, call

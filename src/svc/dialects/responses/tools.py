@@ -85,8 +85,14 @@ class ToolSet(msgspec.Struct):
     definitions: list[ToolDefinition]
     names: dict[str, ToolName]
     """The client's names by the names that the upstream gets."""
+    available: list[dict[str, Any]]
+    """The client's tools without those that were left out, as the response repeats them."""
     dropped: list[str]
     """Paths of tools that were left out, such as `tools[].web_search`."""
+
+    def client_name(self, flat_name: str) -> ToolName:
+        """Return the client's name of a tool that the upstream calls."""
+        return self.names.get(flat_name) or ToolName(flat_name)
 
 
 def flatten_name(name: str, namespace: str | None) -> str:
@@ -100,27 +106,35 @@ def flatten_name(name: str, namespace: str | None) -> str:
 
 def decode_tools(tools: list[dict[str, Any]]) -> ToolSet:
     """Decode `tools`. Raises InvalidRequest with the field."""
-    tool_set = ToolSet([], {}, [])
+    tool_set = ToolSet([], {}, [], [])
     for index, tool in enumerate(tools):
-        _add_tool(tool_set, tool, None, f"tools[{index}]")
+        available = _add_tool(tool_set, tool, None, f"tools[{index}]")
+        if available is not None:
+            tool_set.available.append(available)
     return tool_set
 
 
-def _add_tool(tool_set: ToolSet, tool: dict[str, Any], namespace: str | None, path: str) -> None:
+def _add_tool(tool_set: ToolSet, tool: dict[str, Any], namespace: str | None, path: str) -> dict[str, Any] | None:
+    """Add a tool to the set, and return it as the response repeats it. Returns None if it is left out."""
     tool_type = convert_client_value(tool, _TypedTool, path).type
     if tool_type == "function":
         function = convert_client_value(tool, _FunctionTool, path)
         _add_function(tool_set, function, ToolName(function.name, namespace), path)
-    elif tool_type == "custom":
+        return {"description": None, "parameters": None, "strict": None, **tool}
+    if tool_type == "custom":
         custom = convert_client_value(tool, _CustomTool, path)
         function = _FunctionTool(custom.name, _describe_custom(custom), CUSTOM_TOOL_PARAMETERS)
         _add_function(tool_set, function, ToolName(custom.name, namespace, is_custom=True), path)
-    elif tool_type == "namespace" and namespace is None:
+        return tool
+    if tool_type == "namespace" and namespace is None:
         group = convert_client_value(tool, _NamespaceTool, path)
-        for index, inner in enumerate(group.tools):
-            _add_tool(tool_set, inner, group.name, f"{path}.tools[{index}]")
-    else:
-        tool_set.dropped.append(f"tools[].{tool_type}")
+        members = [
+            _add_tool(tool_set, member, group.name, f"{path}.tools[{number}]")
+            for number, member in enumerate(group.tools)
+        ]
+        return {**tool, "tools": [member for member in members if member is not None]}
+    tool_set.dropped.append(f"tools[].{tool_type}")
+    return None
 
 
 def _add_function(tool_set: ToolSet, function: _FunctionTool, name: ToolName, path: str) -> None:
