@@ -25,6 +25,9 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
 _SIZE_PATTERN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([KMGT])(i?)B", re.ASCII)
+RoutingStrategy = Literal["order", "weighted", "least_busy", "cheapest"]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+PROVIDER_NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 DEFAULT_DIALECT = "openai"
 """The dialect of a provider without `dialect`."""
 
@@ -120,6 +123,19 @@ class RoutingSettings(_SettingsTable, frozen=True):
 
     A name that no provider has is an error that names its line.
     """
+    strategy: RoutingStrategy = "order"
+    """The provider that a request tries first, if several have its model. The others follow if it fails.
+
+    `order` is the order of the file. `weighted` is random, by `weights`. `least_busy` is the provider with the fewest
+    requests in flight in this process, then the fastest. `cheapest` is the one with the lowest price of the request.
+    """
+    strategies: dict[str, RoutingStrategy] = {}
+    """For each model, its own strategy."""
+    weights: dict[str, dict[str, Weight]] = {}
+    """For each model with the strategy `weighted`, the share of each provider.
+
+    A provider that is not named has the weight 1. A provider with the weight 0 gets a request only after the others.
+    """
 
 
 class ModelSettings(_SettingsTable, frozen=True):
@@ -163,15 +179,20 @@ class AccountSettings(_SettingsTable, frozen=True):
 class ProviderSettings(_SettingsTable, frozen=True):
     """One entry of `[[providers]]`. None keeps the value of the built-in entry."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$")]
-    """The name, in lower case. The list of models has it as `owned_by`."""
+    name: Annotated[str, msgspec.Meta(pattern=PROVIDER_NAME_PATTERN)]
+    """The name, in lower case. The list of models has it as `owned_by`. An entry with a preset may omit it."""
+    preset: str | None = None
+    """The vendor whose values apply where the entry has none: azure, gemini, mistral, openrouter, ollama or vllm."""
     dialect: str | None = None
     """`openai` (the default) or `anthropic`."""
     base_url: str | None = None
     """The address as the vendor's SDK takes it: with `/v1` for `openai`, without for `anthropic`.
 
-    An address that ends in `/chat/completions` or `/messages` is rejected.
+    `{model}` in its path stands for the model's name at the provider. An address that ends in `/chat/completions` or
+    `/messages` is rejected.
     """
+    api_version: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None = None
+    """The value of the query parameter `api-version`, which Azure requires. Without it, requests have no query."""
     api_key_env: str | None = None
     """The environment variable with the key. Without a key, requests carry none."""
     api_key_file: str | None = None
@@ -179,6 +200,8 @@ class ProviderSettings(_SettingsTable, frozen=True):
 
     `SIGHUP` reads it again. A file that is empty or cannot be read is an error.
     """
+    api_key_header: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
+    """The request header with the key alone, such as `api-key`. Without it, the key is sent as the dialect requires."""
     proxy: str | None = None
     """The HTTP proxy of its requests, such as `http://user:password@proxy.example:3128`, or `direct` for none.
 
@@ -397,7 +420,7 @@ def load(
     """
     home = Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
     path = _find_file(config, home)
-    tables = _read_toml(path) if path else {}
+    tables = _add_preset_names(_read_toml(path)) if path else {}
     for table, values in (defaults or {}).items():
         file_values = tables.get(table, {})
         tables = {**tables, table: {**values, **file_values}} if isinstance(file_values, dict) else tables
@@ -438,6 +461,21 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid TOML: {error}.") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _add_preset_names(tables: dict[str, Any]) -> dict[str, Any]:
+    """Give each entry of `[[providers]]` without a name the name of its preset."""
+    entries = tables.get("providers")
+    if not isinstance(entries, list):
+        return tables
+    return {**tables, "providers": [_add_preset_name(entry) for entry in entries]}
+
+
+def _add_preset_name(entry: Any) -> Any:
+    if not isinstance(entry, dict) or "name" in entry or not isinstance(entry.get("preset"), str):
+        return entry
+    name = entry["preset"] if re.fullmatch(PROVIDER_NAME_PATTERN, entry["preset"]) else "unnamed"
+    return {**entry, "name": name}  # the check of the preset reports an invalid one
 
 
 def _merge_table(tables: dict[str, Any], name: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import pytest_asyncio
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS
 from svc.errors import InvalidRequest, RateLimited, SvcError
 from svc.gateway.accounting.cost import PriceTable
-from svc.gateway.limits.rate_limiter import ASSUMED_OUTPUT_TOKENS, RateLimiter, Reservation
+from svc.gateway.limits.rate_limiter import RateLimiter, Reservation
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.providers import build_providers
 from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Settings

@@ -78,6 +78,7 @@ IMPERATIVES = frozenset(
         "Send",
         "Serve",
         "Set",
+        "Spread",
         "Share",
         "Sign",
         "Start",

@@ -77,16 +77,15 @@ def _open_connection(host: str, port: int) -> socket.socket:
 
 def _encode_request(provider: Provider) -> bytes:
     """Encode the request with the provider's key, as for a chat."""
-    address, dialect = provider.address, provider.dialect
+    address, target = provider.address, provider.models_target()
     proxy = provider.proxy if address.scheme == "http" else None
-    target = f"http://{address.netloc}{address.path}" if proxy is not None else address.path
     lines = [
-        f"GET {target}{dialect.models_path} HTTP/1.1",
+        f"GET {f'http://{address.netloc}{target}' if proxy is not None else target} HTTP/1.1",
         f"host: {address.netloc}",
         "accept: application/json",
         "user-agent: svc",
         "connection: close",
-        *[f"{name}: {value}" for name, value in dialect.auth_headers(provider.key)],
+        *[f"{name}: {value}" for name, value in provider.auth_headers()],
         *([f"proxy-authorization: {proxy.authorization}"] if proxy is not None and proxy.authorization else []),
         "\r\n",
     ]

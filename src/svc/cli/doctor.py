@@ -30,10 +30,17 @@ from svc.cli._doctor_checks import CheckResult
 from svc.cli._probe import ProbeFailed
 from svc.cli.base import print_json, print_table
 from svc.errors import SvcError, UsageError
-from svc.gateway.routing.providers import Provider, build_providers, key_variables, missing_keys
+from svc.gateway.routing.presets import configured_entries
+from svc.gateway.routing.providers import (
+    MODEL_PLACEHOLDER,
+    Provider,
+    build_providers,
+    key_variables,
+    missing_keys,
+)
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.recipes import make, recipe
-from svc.settings import Settings
+from svc.settings import RoutingSettings, Settings
 from svc.stores.local_models import find_local_models
 
 VERSION_SEGMENT = re.compile(r"/v\d")
@@ -123,7 +130,7 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
         yield CheckResult(f"provider {name}", "off", detail, f"set {variable}")
     if not providers:
         yield _check_no_providers(config)
-    yield from _check_shadowed_models(providers)
+    yield from _check_shadowed_models(providers, config.routing)
     try:
         tls = default_ssl_context()
     except UsageError as error:
@@ -153,7 +160,7 @@ def _check_no_providers(config: Settings) -> CheckResult:
 def _key_variables_of(name: str, config: Settings) -> str:
     """Return the environment variables of a provider's keys, for a message."""
     builtin = key_variables().get(name, ())
-    entry = next((entry for entry in config.providers if entry.name == name), None)
+    entry = next((entry for entry in configured_entries(config) if entry.name == name), None)
     configured_names = [entry.api_key_env, *(account.api_key_env for account in entry.accounts or ())] if entry else []
     names = list(dict.fromkeys(name for name in (*builtin, *configured_names) if name and config.environ.get(name)))
     return " or ".join(names)
@@ -169,8 +176,7 @@ def _check_provider(check_name: str, provider: Provider, tls: ssl.SSLContext, ke
         return CheckResult(check_name, "bad", f"{models}, not reachable: {error}", advice)
     if status == HTTPStatus.OK:
         return CheckResult(check_name, "ok", f"{models}, reachable")
-    path = f"{provider.address.path}{provider.dialect.models_path}"
-    detail = f"{models}, reachable, returns HTTP {status} to GET {path}"
+    detail = f"{models}, reachable, returns HTTP {status} to GET {provider.models_target()}"
     if status == HTTPStatus.UNAUTHORIZED:
         advice = f"its key is rejected: set a valid key in {key_names}" if key_names else "it needs a key: api_key_env"
         return CheckResult(check_name, "bad", detail, advice)
@@ -182,6 +188,8 @@ def _check_provider(check_name: str, provider: Provider, tls: ssl.SSLContext, ke
 def _base_url_advice(provider: Provider) -> str:
     """Return a hint about the end of a base_url without a model list, or an empty string."""
     path = provider.address.path
+    if MODEL_PLACEHOLDER in path:
+        return ""
     if provider.dialect.models_path.startswith("/v1/"):
         return "its base_url contains /v1, which each request adds: remove it" if path.endswith("/v1") else ""
     return (
@@ -191,15 +199,20 @@ def _base_url_advice(provider: Provider) -> str:
     )
 
 
-def _check_shadowed_models(providers: dict[str, Provider]) -> Iterator[CheckResult]:
-    """Report models that a provider with a higher priority has under the same name."""
+def _check_shadowed_models(providers: dict[str, Provider], routing: RoutingSettings) -> Iterator[CheckResult]:
+    """Report models that several providers have, and how requests are distributed."""
     owners: dict[str, str] = {}
     for name, provider in providers.items():
         for model in provider.models:
             owner = owners.setdefault(model.id, name)
-            if owner != name:
+            if owner == name:
+                continue
+            strategy = routing.strategies.get(model.id, routing.strategy)
+            if strategy == "order":
                 detail = f"its {model.id} is tried after {owner}, which has a model with that name"
-                yield CheckResult(f"provider {name}", "ok", detail)
+            else:
+                detail = f"shares the requests for {model.id} with {owner} (strategy {strategy})"
+            yield CheckResult(f"provider {name}", "ok", detail)
 
 
 def _check_client_keys(config: Settings) -> CheckResult:

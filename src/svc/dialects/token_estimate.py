@@ -27,6 +27,8 @@ TOKENS_PER_EMOJI: Final = 2.0
 """Tokens of an emoji."""
 MIN_BYTES_PER_TOKEN: Final = 2.0
 """Upper bound of the estimate: no text has more tokens than its bytes divided by this number."""
+ASSUMED_OUTPUT_TOKENS: Final = 1024
+"""Tokens assumed for a response whose length neither the request nor the model's settings limit."""
 TOKENS_PER_IMAGE: Final = 1000
 """An image of one megapixel costs 765 to 1,600 tokens, depending on the vendor."""
 TOKENS_PER_LOW_DETAIL_IMAGE: Final = 85

@@ -29,7 +29,7 @@ def check_provider_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> Non
         return
     loaded = settings.load(environ)
     known_models = models_by_provider(loaded)
-    keyed_providers = {provider.name for provider in build_providers(loaded) if provider.key}
+    keyed_providers = {provider.name for provider in build_providers(loaded) if provider.key and not provider.query}
     for stage in provider_stages:
         if _uses_remote_gateway(stage, environ, keyed_providers, known_models):
             continue

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 
 from tests.documentation.pages import ROOT
-from tests.documentation.reference import bundles, commands, errors, http, metrics, sdk, settings, speech
+from tests.documentation.reference import bundles, commands, errors, http, metrics, presets, sdk, settings, speech
 
 PAGES = ROOT / "docs" / "reference"
 END = "<!-- end of generated text -->"
 REGION = re.compile(rf"<!-- generated: (\S+) -->\n.*?{re.escape(END)}", re.S)
-MODULES = (bundles, commands, errors, http, metrics, sdk, settings, speech)
+MODULES = (bundles, commands, errors, http, metrics, presets, sdk, settings, speech)
 REGIONS: Mapping[str, Callable[[], str]] = {name: each for module in MODULES for name, each in module.REGIONS.items()}
 
 

@@ -242,6 +242,9 @@ def test_doctor_model_of_two_providers_reports_order(
     (home / "svc.toml").write_text(f"[[providers]]\n{entry}")
     main(["doctor"])
     assert "its gpt-4o is tried after openai, which has a model with that name" in capsys.readouterr().out
+    (home / "svc.toml").write_text(f'[routing.strategies]\n"gpt-4o" = "least_busy"\n[[providers]]\n{entry}')
+    main(["doctor"])
+    assert "shares the requests for gpt-4o with openai (strategy least_busy)" in capsys.readouterr().out
 
 
 def test_doctor_invalid_configuration_exits_1_and_names_field(capsys: pytest.CaptureFixture[str], home: Path) -> None:

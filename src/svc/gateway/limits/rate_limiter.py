@@ -17,7 +17,7 @@ from typing import Final
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.token_estimate import estimate_prompt_tokens
+from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_prompt_tokens
 from svc.errors import LimitsUnavailable, RateLimited, SvcError
 from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost
 from svc.gateway.limits.limit_errors import (
@@ -40,8 +40,6 @@ from svc.wire.usage import TokenUsage
 
 log = logging.getLogger("svc.limits")
 
-ASSUMED_OUTPUT_TOKENS: Final = 1024
-"""Tokens reserved for a response whose length neither the request nor the model's settings limit."""
 SPENT_QUERY_TIMEOUT_SECONDS: Final = 2.0
 """The timeout of the database query for a key's spending, in seconds."""
 DATABASE_RETRY_SECONDS: Final = 1.0

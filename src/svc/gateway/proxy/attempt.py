@@ -34,6 +34,7 @@ from svc.gateway.routing.failures import (
 )
 from svc.gateway.routing.min_pace import PaceMonitor
 from svc.gateway.routing.request_policy import RequestPolicy
+from svc.gateway.routing.strategies import BackendLoad
 from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.pool import UpstreamPool
@@ -94,6 +95,8 @@ class Attempt(ResponseReceiver):
     """Forwards chunks that bypass `on_body`."""
     _call: UpstreamCall | None = None
     _min_pace: PaceMonitor | None = None
+    _load: BackendLoad | None = None
+    """Counts this attempt as in flight, until the end of its HTTP message."""
     _is_paused: bool = False
     http_status: int = 0
     """The status of the provider's response, or 0 before its head."""
@@ -138,6 +141,11 @@ class Attempt(ResponseReceiver):
     def set_min_pace(self, tokens_per_second: float) -> None:
         """Abort the stream if it is slower than this."""
         self._min_pace = PaceMonitor(tokens_per_second)
+
+    def set_load(self, load: BackendLoad) -> None:
+        """Count this attempt as in flight from now until it ends. Call this after `send`."""
+        self._load = load
+        load.in_flight += 1
 
     def send(
         self, upstream: UpstreamPool, encoded: EncodedRequest, now: float, forwarded_head: ForwardedHead | None = None
@@ -425,4 +433,7 @@ class Attempt(ResponseReceiver):
     def _finish(self) -> None:
         self.is_done = True
         self.deadline = math.inf
+        if self._load is not None:
+            self._load.in_flight -= 1
+            self._load = None
         self._call = None  # breaks a reference cycle: the call holds this attempt

@@ -224,13 +224,15 @@ def create_context(
     observers: tuple[RequestObserver, ...],
 ) -> GatewayContext:
     """Create the context of the running event loop. `observers` get the events of its requests."""
+    load_balancer = LoadBalancer(settings.routing)
+    load_balancer.strategies.estimate_cost = ledger.compute_cost
     return GatewayContext(
         config=CurrentConfiguration(Configuration(settings, RequestPolicy(settings), cache)),
         router=router,
         keyring=keyring,
         upstream=upstream,
         ledger=ledger,
-        load_balancer=LoadBalancer(settings.routing),
+        load_balancer=load_balancer,
         rate_limiter=rate_limiter,
         metrics=metrics,
         request_log=request_log,

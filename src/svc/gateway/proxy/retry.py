@@ -133,9 +133,10 @@ class RetryLoop(AttemptOwner):
 
     def start(self, now: float) -> None:
         """Start the first attempt. `now` is loop time in seconds. Raises SvcError if no backend can be used."""
-        self._backend_index = self._context.load_balancer.select_first(
-            self._backends, self._body, self._routing_info, now
-        )
+        load_balancer = self._context.load_balancer
+        if len(self._backends) > 1 and load_balancer.strategies.is_enabled:
+            self._backends = load_balancer.strategies.order(self._backends, self._body, self._routing_info, now)
+        self._backend_index = load_balancer.select_first(self._backends, self._body, self._routing_info, now)
         self._attempt_current_backend(now)
 
     def pause(self) -> None:
@@ -218,6 +219,8 @@ class RetryLoop(AttemptOwner):
         attempt.send(context.upstream, encoded, now, forwarded_head)
         if self._interrupted_attempt is not None:
             attempt.silent_since = self._interrupted_attempt.silent_since
+        if context.load_balancer.strategies.tracks_load:
+            attempt.set_load(context.load_balancer.strategies.load_of(backend))
         return attempt
 
     def _encode_request(self, backend: Backend) -> EncodedRequest:

@@ -44,7 +44,7 @@ class Backend:
             name, max_output_tokens=model.max_output_tokens, overrides=overrides, has_responses=provider.has_responses
         )
         self.origin = upstream_origin(provider)
-        self.request_head = build_request_head(provider)
+        self.request_head = build_request_head(provider, name)
         """The parts of the request head before and after the path, see `build_request_head`."""
         self.account_number = account_number
         """The number of the account, from 1, or 0 if the provider has one account."""
@@ -73,21 +73,24 @@ def upstream_origin(provider: Provider) -> UpstreamOrigin:
     return UpstreamOrigin(address.hostname or "", port, tls, provider.proxy, provider.local_model)
 
 
-def build_request_head(provider: Provider) -> tuple[bytes, bytes]:
+def build_request_head(provider: Provider, upstream_model: str) -> tuple[bytes, bytes]:
     """Return a request head in two parts, before and after the endpoint's path. It ends before the Content-Length.
+
+    The second part begins with the query of the provider. `upstream_model` may be a part of its address.
 
     A proxy needs the complete address (RFC 9112, section 3.2.2), unless it only tunnels TLS.
     """
     address, proxy = provider.address, provider.proxy
     is_forwarded = proxy is not None and address.scheme == "http"
-    target = f"http://{address.netloc}{address.path}" if is_forwarded else address.path
+    path = provider.base_path(upstream_model)
+    target = f"http://{address.netloc}{path}" if is_forwarded else path
     lines = [
-        " HTTP/1.1",
+        f"{provider.query} HTTP/1.1",
         f"host: {address.netloc.rpartition('@')[2]}",
         "content-type: application/json",
         "accept: application/json, text/event-stream",
         "user-agent: svc",
-        *[f"{name}: {value}" for name, value in provider.dialect.auth_headers(provider.key)],
+        *[f"{name}: {value}" for name, value in provider.auth_headers()],
         *([f"proxy-authorization: {proxy.authorization}"] if is_forwarded and proxy and proxy.authorization else []),
         "content-length: ",
     ]

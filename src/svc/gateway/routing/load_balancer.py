@@ -22,6 +22,7 @@ from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
 from svc.gateway.routing.circuit_breaker import BackendCircuitBreaker
 from svc.gateway.routing.failures import MAX_RETRY_WAIT_SECONDS, AttemptFailure, RetryDecision
 from svc.gateway.routing.retry_budget import RetryBudget
+from svc.gateway.routing.strategies import RoutingStrategies
 from svc.resilience import BreakerState
 from svc.settings import RoutingSettings
 
@@ -71,6 +72,7 @@ class LoadBalancer:
 
     def __init__(self, routing: RoutingSettings) -> None:
         self._routing = routing
+        self.strategies = RoutingStrategies(routing)
         self._health_by_backend: dict[Backend, BackendHealth] = {}
         self._last_backend: Backend | None = None
         """The last argument of `health_of`. `_last_health` is its result."""
@@ -84,6 +86,7 @@ class LoadBalancer:
     def configure(self, routing: RoutingSettings, backends: Iterable[Backend]) -> None:
         """Apply changed settings and backends. A backend keeps its health unless its address or key changes."""
         self._routing = routing
+        self.strategies.configure(routing)
         heads = {_backend_id(previous): previous.request_head for previous in self._health_by_backend}
         self._health_by_backend = {
             previous: health for previous, health in self._health_by_backend.items() if health.is_embedded
@@ -192,6 +195,8 @@ class LoadBalancer:
 
     def record_success(self, backend: Backend, seconds: float, now: float, *, stream: bool) -> None:
         """Record a successful attempt. `seconds`: to the first byte of a stream, or to the last of another response."""
+        if self.strategies.tracks_load:
+            self.strategies.load_of(backend).record_latency(seconds, now, stream=stream)
         if self._routing.breaker:
             health = self.health_of(backend)
             previous_state = health.breaker.state

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 
@@ -19,7 +19,9 @@ from svc import plugins
 from svc.dialects.base import Dialect
 from svc.errors import UsageError
 from svc.gateway.routing.outbound_proxy import OutboundProxy, select_proxy
+from svc.gateway.routing.presets import configured_entries
 from svc.gateway.routing.provider_keys import resolve_key
+from svc.gateway.routing.strategy_settings import check_strategies
 from svc.settings import DEFAULT_DIALECT, AccountSettings, ModelSettings, ProviderSettings, Settings
 from svc.stores.local_models import installed_kinds
 from svc.wire.chat import UpstreamOverrides
@@ -29,6 +31,12 @@ AMBIGUOUS_IDNA_CHARACTERS: Final = re.compile("[\u00df\u1e9e\u03c2\u200c\u200d]"
 HOST_NAME_PATTERN: Final = re.compile("[A-Za-z0-9._-]+")
 EXAMPLE_BASE_URL: Final = urlsplit("https://api.example.com")
 API_VERSION_PATH: Final = re.compile(r"(?:^|/v[0-9]+)$")
+MODEL_PLACEHOLDER: Final = "{model}"
+"""The part of an address that stands for the model's name at the provider."""
+RESERVED_KEY_HEADERS: Final = frozenset(
+    {"accept", "connection", "content-length", "content-type", "host", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+"""Headers that cannot hold a key, because they describe the message or its destination."""
 LOCAL_PROVIDER: Final = "local"
 """The provider of the embedded model."""
 
@@ -45,6 +53,10 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     weight: float = 1.0
     has_responses: bool = False
     """Whether it serves the Responses API."""
+    key_header: str = ""
+    """The request header with the key alone. Empty for the header of the dialect."""
+    query: str = ""
+    """The query of each request, with its `?`, or an empty string."""
     proxy: OutboundProxy | None = None
     """The proxy of its requests, or None for direct connections."""
     accounts: tuple[Provider, ...] = ()
@@ -54,6 +66,24 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def __repr__(self) -> str:
         return f"Provider({self.name})"  # without the key
+
+    def auth_headers(self) -> tuple[tuple[str, str], ...]:
+        """Return the request headers with the key, and others that the dialect requires."""
+        headers = self.dialect.auth_headers(self.key)
+        if not self.key_header or not self.key:
+            return headers
+        others = tuple((name, value) for name, value in headers if not value.endswith(self.key))
+        return (*others, (self.key_header, self.key))
+
+    def base_path(self, upstream_model: str) -> str:
+        """Return the path of the address for a model, by its name at the provider."""
+        return self.address.path.replace(MODEL_PLACEHOLDER, quote(upstream_model, safe=""))
+
+    def models_target(self) -> str:
+        """Return the path and query of the model list."""
+        path = self.address.path.partition(f"/deployments/{MODEL_PLACEHOLDER}")[0]
+        model = self.models[0].upstream_id or self.models[0].id if self.models else ""
+        return f"{path.replace(MODEL_PLACEHOLDER, quote(model, safe=''))}{self.dialect.models_path}{self.query}"
 
 
 class UpstreamOrigin(msgspec.Struct, frozen=True, cache_hash=True):
@@ -80,10 +110,11 @@ def build_providers(settings: Settings) -> list[Provider]:
 
     Raises UsageError for an invalid configuration.
     """
-    configured = {entry.name: entry for entry in settings.providers}
-    if len(configured) != len(settings.providers):
+    expanded = configured_entries(settings)
+    configured = {entry.name: entry for entry in expanded}
+    if len(configured) != len(expanded):
         raise UsageError("Two [[providers]] entries have the same name.")
-    for entry in settings.providers:
+    for entry in expanded:
         _check_entry(entry)
     builtins = [
         (builtin, _merge_entry(builtin, configured.pop(builtin.name, None))) for builtin in _load_builtin_providers()
@@ -91,6 +122,8 @@ def build_providers(settings: Settings) -> list[Provider]:
     entries = [*(entry for _, entry in builtins), *configured.values()]
     _check_fallbacks(settings, entries)
     _check_aliases(settings, entries)
+    if settings.routing.strategies or settings.routing.weights:
+        check_strategies(settings, models_by_provider(settings))
     providers = []
     for builtin, entry in builtins:
         key = resolve_key(entry, settings.environ, letter=builtin.letter)
@@ -114,6 +147,10 @@ def _check_entry(entry: ProviderSettings) -> None:
         if model.id in seen:
             raise UsageError(f"Provider {entry.name} has the model {model.id!r} twice.")
         seen.add(model.id)
+    if entry.preset is not None and any(entry.name == builtin.name for builtin in _load_builtin_providers()):
+        raise UsageError(f"Provider {entry.name} is built in, so its entry cannot have a preset: give it another name.")
+    if (entry.api_key_header or "").lower() in RESERVED_KEY_HEADERS:
+        raise UsageError(f"The api_key_header of provider {entry.name} cannot be {entry.api_key_header!r}.")
     if any(not _configures_key(account) and account.base_url is None for account in entry.accounts or ()):
         raise UsageError(f"An account of provider {entry.name} has neither a key nor a base_url of its own.")
 
@@ -200,7 +237,7 @@ def missing_keys(settings: Settings) -> list[tuple[str, str]]:
     """Return provider and environment variable of each configured key whose variable is not set."""
     return [
         (entry.name, key_entry.api_key_env)
-        for entry in settings.providers
+        for entry in configured_entries(settings)
         for key_entry in _key_entries(entry)
         if key_entry.api_key_env and not key_entry.api_key_file and not settings.environ.get(key_entry.api_key_env)
     ]
@@ -208,7 +245,7 @@ def missing_keys(settings: Settings) -> list[tuple[str, str]]:
 
 def models_by_provider(settings: Settings) -> dict[str, tuple[str, ...]]:
     """Return the built-in and configured models by provider, with or without a key. Makes no network call."""
-    configured = {entry.name: entry for entry in settings.providers}
+    configured = {entry.name: entry for entry in configured_entries(settings)}
     entries = [_merge_entry(builtin, configured.pop(builtin.name, None)) for builtin in _load_builtin_providers()]
     models = {entry.name: tuple(model.id for model in entry.models or ()) for entry in (*entries, *configured.values())}
     return {**models, LOCAL_PROVIDER: (*installed_kinds(settings), *models.get(LOCAL_PROVIDER, ()))}
@@ -217,7 +254,7 @@ def models_by_provider(settings: Settings) -> dict[str, tuple[str, ...]]:
 def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dict[str, str]:
     """Return the models that are not offered because their provider has no key, each with the reason."""
     present = {provider.name for provider in providers}
-    configured = {entry.name: entry for entry in settings.providers}
+    configured = {entry.name: entry for entry in configured_entries(settings)}
     entries: list[tuple[ProviderSettings, tuple[str, ...]]] = []
     for builtin in _load_builtin_providers():
         entry = _merge_entry(builtin, configured.pop(builtin.name, None))
@@ -301,6 +338,8 @@ def build_provider(
         name=entry.name,
         dialect=dialect,
         address=address,
+        key_header=(entry.api_key_header or "").lower(),
+        query=f"?api-version={entry.api_version}" if entry.api_version else "",
         proxy=select_proxy(entry.proxy, f"The proxy of provider {entry.name}", address, environ or {}),
         key=key,
         models=entry.models or (),
@@ -325,7 +364,12 @@ def _parse_base_url(name: str, base_url: str, dialect: Dialect) -> SplitResult:
         example = _with_api_path(EXAMPLE_BASE_URL, "", dialect)
         raise UsageError(f"The address of provider {name} is not an http or https address, such as {example}.")
     if address.query or address.fragment or "@" in address.netloc or address.port == 0:
-        raise UsageError(f"The address of provider {name} may have only a host, a port and a path.")
+        hint = " Write its api-version as api_version." if "api-version=" in address.query else ""
+        raise UsageError(f"The address of provider {name} may have only a host, a port and a path.{hint}")
+    if "{" in (rest := address.path.replace(MODEL_PLACEHOLDER, "")) or "}" in rest:
+        raise UsageError(
+            f"The address of provider {name} may contain no braces except {MODEL_PLACEHOLDER} in its path."
+        )
     _check_host(name, address.hostname or "")
     _check_path_suffix(name, address, dialect)
     return address

@@ -39,7 +39,8 @@ class ForwardedHead:
         request_line, *header_lines, terminator = head.split(b"\r\n")
         if self.query:
             method, path, version = request_line.split(b" ")
-            request_line = b"%b %b?%b %b" % (method, path, self.query, version)
+            separator = b"&" if b"?" in path else b"?"
+            request_line = b"%b %b%b%b %b" % (method, path, separator, self.query, version)
         names = {_header_name(line) for line in self.header_lines}
         return b"\r\n".join(
             (

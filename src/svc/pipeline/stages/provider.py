@@ -34,17 +34,22 @@ def make(stage: Stage, environ: Mapping[str, str]) -> ProviderRunner:
         ModelProfile(model=model, overrides=provider.dialect.model_overrides(model, provider.overrides)),
     )
     direct = DirectProvider(
-        provider.address.geturl(),
-        dict(provider.dialect.auth_headers(provider.key)),
+        provider.address._replace(path=provider.base_path(profile.model)).geturl(),
+        dict(provider.auth_headers()),
         ChatBackend(provider.dialect, profile),
     )
     return ProviderRunner(stage, Client(direct=direct), "direct", provider.name)
 
 
 def _find_provider(stage: Stage, model: str, environ: Mapping[str, str]) -> Provider | None:
-    """Return a provider whose key is in the environment: the named one, else the first with the model."""
+    """Return a provider whose key is in the environment: the named one, else the first with the model.
+
+    A provider that needs a query is called through the gateway.
+    """
     try:
-        keyed_providers = [provider for provider in build_providers(settings.load(environ)) if provider.key]
+        keyed_providers = [
+            provider for provider in build_providers(settings.load(environ)) if provider.key and not provider.query
+        ]
     except UsageError as error:
         raise UsageError(f"The configured providers cannot be used: {error.message}") from error
     if stage.provider:

@@ -27,6 +27,13 @@ def test_forwarded_head_merge_replaces_same_names_and_keeps_order() -> None:
     )
 
 
+def test_forwarded_head_merge_appends_to_the_query_of_the_provider() -> None:
+    found = extract_forwarded_head(b"/v1/messages?beta=true", [], NAMES)
+    assert found is not None
+    head = HEAD.replace(b" HTTP/1.1", b"?api-version=1 HTTP/1.1")
+    assert found.merge_into(head).startswith(b"POST /v1/messages?api-version=1&beta=true HTTP/1.1\r\n")
+
+
 @pytest.mark.parametrize(
     "url", [b"/v1/messages?a b", b"/v1/messages?\xc3\xa4", b"/v1/messages?\x01", b"/v1/messages#?a"]
 )
