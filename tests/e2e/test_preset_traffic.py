@@ -276,6 +276,30 @@ def test_gemini_tool_calls_without_index_keep_their_thought_signatures(
     assert gemini.requests[-1].json["messages"][1]["tool_calls"] == calls
 
 
+def test_gemini_calls_without_a_signature_get_the_one_that_turns_the_check_off(
+    running: Gateway, vendors: dict[str, FakeProvider]
+) -> None:
+    signature = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    plain = [{key: value for key, value in gemini_call(n, "Oslo").items() if key != "extra_content"} for n in (1, 2)]
+    signed = [gemini_call(3, "Oslo"), {**plain[1], "id": "x"}]
+    history = [
+        *HI,
+        {"role": "assistant", "tool_calls": plain},
+        {"role": "assistant", "tool_calls": signed},
+    ]
+    assert running.chat(MODELS["gemini"], messages=history).status == 200
+    sent = vendors["gemini"].requests[0].json["messages"]
+    assert sent[1]["tool_calls"] == [{**plain[0], "extra_content": signature}, plain[1]]
+    assert sent[2]["tool_calls"] == signed
+
+    use = {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "Sun"}
+    turns = [*HI, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    assert running.message(MODELS["gemini"], messages=turns).status == 200
+    (call,) = vendors["gemini"].requests[1].json["messages"][1]["tool_calls"]
+    assert call["extra_content"] == signature
+
+
 def test_gemini_unknown_fields_are_left_out_and_named(running: Gateway, vendors: dict[str, FakeProvider]) -> None:
     got = running.chat(MODELS["gemini"], seed=1, frequency_penalty=0.5, store=False, user="u", presence_penalty=0.5)
     assert got.status == 200

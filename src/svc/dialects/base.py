@@ -45,7 +45,9 @@ class ModelProfile:
         """Whether the upstream also serves the Responses API."""
         self.stream_usage: bool = overrides.stream_usage
         """Whether the upstream supports `stream_options.include_usage`."""
-        self.needs_rewrite = bool(overrides.rejects or overrides.renames or overrides.min_temperature)
+        self.needs_rewrite = bool(
+            overrides.rejects or overrides.renames or overrides.min_temperature or overrides.thought_signature
+        )
         """Whether a request body has to be changed for the upstream, for reasons other than `stream_usage`."""
 
 

@@ -90,7 +90,9 @@ def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
     if b"\\u00" in raw and _ESCAPED_LETTER.search(raw) is not None:  # a nested name may be escaped
         return True
     names = set(_FIELD_NAME.findall(raw))
-    if overrides.min_temperature and b"temperature" in names:
+    if (overrides.min_temperature and b"temperature" in names) or (
+        overrides.thought_signature and b"tool_calls" in names
+    ):
         return True
     listed = (*overrides.rejects, *overrides.renames)
     return any(field.rpartition(".")[2].encode() in names for field in listed)
@@ -117,7 +119,24 @@ def apply_overrides(body: dict[str, Any], overrides: UpstreamOverrides, *, ask_u
     temperature = body.get("temperature") if overrides.min_temperature else None
     if temperature is not None and temperature < overrides.min_temperature:
         body["temperature"] = overrides.min_temperature
+    if overrides.thought_signature:
+        _add_thought_signatures(body, overrides.thought_signature)
     return dropped
+
+
+def _add_thought_signatures(body: dict[str, Any], signature: str) -> None:
+    """Add a signature to the first tool call of each message whose calls have none.
+
+    Gemini 3 rejects a step without one (ai.google.dev/gemini-api/docs/thought-signatures). A client that does not know
+    `extra_content` drops it, and so does one of another dialect.
+    """
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if not isinstance(calls, list) or not calls or not all(isinstance(call, dict) for call in calls):
+            continue
+        if not any(call.get("extra_content") for call in calls):
+            calls[0]["extra_content"] = {"google": {"thought_signature": signature}}
 
 
 def _decode_stream_options(body: dict[str, Any]) -> dict[str, Any]:

@@ -255,3 +255,5 @@ class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The lowest temperature that the provider accepts. A lower one is raised to it."""
     stream_usage: bool = True
     """Whether the provider accepts `stream_options.include_usage`."""
+    thought_signature: str = ""
+    """The signature for earlier tool calls whose client did not keep that of the provider. Gemini requires one."""

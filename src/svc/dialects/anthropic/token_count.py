@@ -16,12 +16,12 @@ class TokenCountPayload(msgspec.Struct):
     input_tokens: Annotated[int, Meta(ge=0)]
 
 
-_DECODER: Final = msgspec.json.Decoder(TokenCountPayload)
+_TOKEN_COUNT_DECODER: Final = msgspec.json.Decoder(TokenCountPayload)
 
 
 def pass_through_count(raw: bytes) -> EncodedResponse:
     """Return the upstream's response unchanged. Raises ProviderFailed if it has no count."""
-    decode_payload(_DECODER, raw)
+    decode_payload(_TOKEN_COUNT_DECODER, raw)
     return EncodedResponse(raw, NO_USAGE, "stop", "")
 
 
