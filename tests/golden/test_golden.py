@@ -11,8 +11,17 @@ import pytest
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect, ModelProfile
+from svc.errors import InvalidRequest
 from svc.wire.chat import UpstreamOverrides
-from tests.codecs import create_stream_transform, pass_through_request, pass_through_response
+from tests.codecs import (
+    create_responses_stream,
+    create_stream_transform,
+    encode_responses_request,
+    pass_through_request,
+    pass_through_response,
+    responses_codec,
+)
+from tests.openresponses import read_events, validate_events, validate_response
 
 HERE = Path(__file__).parent
 DIALECTS: dict[str, Dialect] = {"openai": openai.dialect, "anthropic": anthropic.dialect}
@@ -21,9 +30,33 @@ PROFILE = ModelProfile("taken", max_output_tokens=8192, overrides=OVERRIDES)
 REWRITE = os.environ.get("SVC_REWRITE_GOLDEN") == "1"
 
 
+RESPONSES = "responses"
+"""The Responses API: an upstream has it beside chat completions, a client needs its request for each response."""
+RESPONSES_REQUEST = b'{"model": "asked", "input": "Hi", "include": ["reasoning.encrypted_content"]}'
+MADE_HERE = re.compile(r"(call|resp|msg|rs|fc|ctc)_[0-9a-f]{32}")
+
+
+def inputs(kind: str, suffix: str) -> list[Path]:
+    return sorted(path for path in (HERE / kind).glob(f"*.{suffix}") if ".to-" not in path.name)
+
+
 def cases(kind: str, suffix: str) -> list[tuple[Path, str]]:
-    inputs = sorted(path for path in (HERE / kind).glob(f"*.{suffix}") if ".to-" not in path.name)
-    return [(path, name) for path in inputs for name in DIALECTS]
+    return [(path, name) for path in inputs(kind, suffix) if is_chat(path) for name in DIALECTS]
+
+
+def responses_request(path: Path) -> bytes:
+    """Return the client's request for a recorded response or stream."""
+    is_custom = path.stem.startswith("custom-tools")
+    return (HERE / "requests" / "tools.responses.json").read_bytes() if is_custom else RESPONSES_REQUEST
+
+
+def is_chat(path: Path) -> bool:
+    return path.stem.rpartition(".")[2] in DIALECTS
+
+
+def upstream_of(path: Path) -> Dialect | None:
+    """Return the dialect of an upstream. None for one with the Responses API."""
+    return DIALECTS.get(path.stem.rpartition(".")[2])
 
 
 def case_id(value: object) -> str:
@@ -36,7 +69,7 @@ def source(path: Path) -> Dialect:
 
 def check_golden(path: Path, target: str, actual: str) -> None:
     """Compare the result with its golden file. With SVC_REWRITE_GOLDEN=1, write the file first."""
-    actual = re.sub(r"call_[0-9a-f]{32}", "call_made-here", actual)
+    actual = MADE_HERE.sub(r"\1_made-here", actual)
     expected = path.with_name(f"{path.stem}.to-{target}{path.suffix}")
     if REWRITE:
         expected.write_text(actual)
@@ -85,3 +118,40 @@ def test_stream_recorded_matches_golden_file(path: Path, target: str) -> None:
     if upstream.name == "anthropic" and target == "openai":
         actual = re.sub(r'"created":\d+', '"created":0', actual)
     check_golden(path, target, actual)
+
+
+def without_times(text: str) -> str:
+    return re.sub(r'"(created_at|completed_at)":\s*\d+', r'"\1":0', text)
+
+
+@pytest.mark.parametrize("target", [RESPONSES, *DIALECTS])
+@pytest.mark.parametrize("path", [path for path in inputs("requests", "json") if not is_chat(path)], ids=case_id)
+def test_responses_request_recorded_matches_golden_file(path: Path, target: str) -> None:
+    try:
+        built = encode_responses_request(DIALECTS.get(target), path.read_bytes(), PROFILE)
+    except InvalidRequest as error:
+        check_golden(path, target, json.dumps({"param": error.param, "error": error.message}, indent=2) + "\n")
+    else:
+        check_golden(path, target, format_json(built.body, dropped=list(built.dropped_fields)))
+
+
+@pytest.mark.parametrize("path", inputs("responses", "json"), ids=case_id)
+def test_response_recorded_matches_golden_file_of_responses(path: Path) -> None:
+    raw = path.read_bytes()
+    encoded = responses_codec(upstream_of(path), responses_request(path), PROFILE).decode_response(raw)
+    if not is_chat(path):
+        assert encoded.body == raw
+    if b"custom_tool_call" not in encoded.body:
+        validate_response(json.loads(encoded.body))
+    check_golden(path, RESPONSES, without_times(format_json(encoded.body)))
+
+
+@pytest.mark.parametrize("path", inputs("streams", "sse"), ids=case_id)
+def test_stream_recorded_matches_golden_file_of_responses(path: Path) -> None:
+    transform = create_responses_stream(upstream_of(path), responses_request(path), PROFILE)
+    actual = transform.feed(path.read_bytes()) + transform.end()
+    assert transform.has_ended
+    assert (transform.finish_reason is None) == (transform.error is not None)
+    check = read_events if b"custom_tool_call" in actual or b"vendor_thing" in actual else validate_events
+    assert check(actual)[-1]["type"].removeprefix("response.") in ("completed", "incomplete", "failed")
+    check_golden(path, RESPONSES, without_times(actual.decode()))

@@ -25,17 +25,17 @@ class FilePayload(msgspec.Struct):
 
 
 def decode_file(file: FilePayload, cache: dict[str, Any] | None, path: str) -> DocumentPart:
-    """Decode `file`. Raises InvalidRequest if it has neither data nor id, or its data is in another format."""
+    """Decode the file at `path`. Raises InvalidRequest if it has neither data nor id, or data in another format."""
     if file.file_data is None:
         if not file.file_id:
             message = "A file must have `file_data` or `file_id`."
-            raise InvalidRequest(message, param=f"{path}.file")
+            raise InvalidRequest(message, param=path)
         return DocumentPart(file_id=file.file_id, title=file.filename, cache=cache)
     if file.file_data.startswith(_BASE64_PDF_PREFIX):
         return DocumentPart(media_type=PDF_MEDIA_TYPE, data=file.file_data, title=file.filename, cache=cache)
     match = DATA_URL_PATTERN.fullmatch(file.file_data)
     if match is None:
-        raise InvalidRequest("A file must be a data URL in base64.", param=f"{path}.file.file_data")
+        raise InvalidRequest("A file must be a data URL in base64.", param=f"{path}.file_data")
     return DocumentPart(media_type=match.group(1).lower(), data=match.group(2), title=file.filename, cache=cache)
 
 

@@ -205,7 +205,7 @@ def _decode_part(part: _RequestPart, path: str) -> ContentPart:
     if part.type == "image_url" and part.image_url is not None:
         return _decode_image(part.image_url, part.cache_control, path)
     if part.type == "file" and part.file is not None:
-        return decode_file(part.file, part.cache_control, path)
+        return decode_file(part.file, part.cache_control, f"{path}.file")
     if part.type in ("text", "refusal", "image_url", "file"):
         raise InvalidRequest(f"`{path}.{part.type}` is required.", param=f"{path}.{part.type}")
     raise InvalidRequest(

@@ -3,6 +3,7 @@
 routing_info                          the checked fields of a request that routing needs
 request_decoder, input_items, tools   a client's request to canonical chat
 response_codec, output_items          a complete response from canonical chat
+custom_input                          the text of custom tool calls
 stream_encoder                        an upstream's deltas to a client's stream
 reasoning                             an upstream's thinking in `encrypted_content`, and back
 codec                                 translates for upstreams with another dialect

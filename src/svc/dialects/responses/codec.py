@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final
 
 import msgspec
@@ -9,13 +10,14 @@ import msgspec
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody, StreamEncoder
 from svc.dialects.chat_codec import TranslatingCodec
 from svc.dialects.endpoint import Codec, RequestDecoder
+from svc.dialects.responses.input_items import DecodedMessage
 from svc.dialects.responses.request_decoder import ResponsesRequest
 from svc.dialects.responses.response_codec import encode_response
 from svc.dialects.responses.stream_encoder import ResponsesStreamEncoder
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.errors import InvalidRequest
-from svc.wire.chat import ChatMessage, ChatRequest, RedactedThinkingPart, ThinkingPart
+from svc.wire.chat import ChatRequest, RedactedThinkingPart, ThinkingPart
 
 _FIELD_NAMES: Final = {
     "messages": "input",
@@ -27,6 +29,7 @@ _FIELD_NAMES: Final = {
     "messages[].is_error": "input[].is_error",
 }
 """Names of fields in this dialect, by their names in the dialects of the upstreams."""
+_MESSAGE_PATH: Final = re.compile(r"messages\[(\d+)\](?:\.tool_calls\[(\d+)\])?")
 
 
 class ResponsesCodec(TranslatingCodec):
@@ -42,13 +45,13 @@ class ResponsesCodec(TranslatingCodec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
+        request: ResponsesRequest = decode()
+        messages = _without_foreign_thinking(request.messages, describe_origin(self._upstream, profile))
+        chat = msgspec.structs.replace(request.chat, messages=[decoded.message for decoded in messages])
         try:
-            request = _without_foreign_thinking(
-                self._canonical_request(decode), describe_origin(self._upstream, profile)
-            )
-            encoded = self._upstream.encode_request(request, profile)
+            encoded = self._upstream.encode_request(chat, profile)
         except InvalidRequest as error:
-            raise _rename_field(error) from None
+            raise _rename_field(error, messages) from None
         encoded.dropped_fields = tuple(dict.fromkeys(_FIELD_NAMES.get(name, name) for name in encoded.dropped_fields))
         return encoded
 
@@ -92,26 +95,41 @@ def describe_origin(upstream: Dialect, profile: ModelProfile) -> str:
     return f"{upstream.name}/{profile.model}"
 
 
-def _without_foreign_thinking(request: ChatRequest, origin: str) -> ChatRequest:
-    """Return the request without the thinking of other backends."""
-    messages = [_filter_thinking(message, origin) for message in request.messages]
-    return msgspec.structs.replace(request, messages=[message for message in messages if message.parts])
+def _without_foreign_thinking(messages: list[DecodedMessage], origin: str) -> list[DecodedMessage]:
+    """Return the messages without the thinking of other backends."""
+    filtered = [_filter_thinking(decoded, origin) for decoded in messages]
+    return [decoded for decoded in filtered if decoded.message.parts]
 
 
-def _filter_thinking(message: ChatMessage, origin: str) -> ChatMessage:
+def _filter_thinking(decoded: DecodedMessage, origin: str) -> DecodedMessage:
+    all_parts = decoded.message.parts
     parts = [
-        part
-        for part in message.parts
-        if not isinstance(part, ThinkingPart | RedactedThinkingPart) or part.origin == origin
+        part for part in all_parts if not isinstance(part, ThinkingPart | RedactedThinkingPart) or part.origin == origin
     ]
-    return message if len(parts) == len(message.parts) else msgspec.structs.replace(message, parts=parts)
+    if len(parts) == len(all_parts):
+        return decoded
+    return DecodedMessage(msgspec.structs.replace(decoded.message, parts=parts), decoded.paths)
 
 
-def _rename_field(error: InvalidRequest) -> InvalidRequest:
+def _rename_field(error: InvalidRequest, messages: list[DecodedMessage]) -> InvalidRequest:
     """Return the error with the field of this dialect."""
     param = error.param or ""
-    known = next((name for name in _FIELD_NAMES if param == name or param.startswith((f"{name}[", f"{name}."))), "")
-    if not known:
-        return error
-    new_name = _FIELD_NAMES[known] if known == "messages" else _FIELD_NAMES[known] + param[len(known) :]
-    return InvalidRequest(error.message.replace(f"`{param}`", f"`{new_name}`"), param=new_name)
+    new_name = _find_message_field(param, messages) or _find_field(param)
+    return InvalidRequest(error.message.replace(f"`{param}`", f"`{new_name}`"), param=new_name or None)
+
+
+def _find_message_field(param: str, messages: list[DecodedMessage]) -> str:
+    """Return the field that a path such as `messages[1].tool_calls[0].function.arguments` comes from, or nothing."""
+    location = _MESSAGE_PATH.match(param)
+    if location is None or int(location.group(1)) >= len(messages):
+        return ""
+    paths = messages[int(location.group(1))].paths
+    position = int(location.group(2) or 0)
+    return paths[position] if position < len(paths) else ""
+
+
+def _find_field(param: str) -> str:
+    for name, new_name in _FIELD_NAMES.items():
+        if param == name or param.startswith(f"{name}."):
+            return new_name + param[len(name) :]
+    return "input" if param.startswith("messages") else param

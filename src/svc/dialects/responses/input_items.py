@@ -28,11 +28,31 @@ from svc.wire.chat import (
     ToolResult,
 )
 
-HOSTED_ITEM_SUFFIXES: Final = ("_call", "_call_output", "_approval_request", "_approval_response", "_list_tools")
-"""Ends of the types of items that hosted tools leave behind. They are dropped, and named."""
-_OTHER_DROPPED_ITEMS: Final = frozenset(
-    ("compaction", "compaction_summary", "additional_tools", "configuration_update")
+UNSUPPORTED_ITEM_SUFFIXES: Final = ("_call", "_output", "_approval_request", "_approval_response", "_list_tools")
+"""Ends of the types of items that hosted tools leave behind. They are left out, and named."""
+_OTHER_UNSUPPORTED_ITEMS: Final = frozenset(
+    (
+        "additional_tools",
+        "compaction",
+        "compaction_summary",
+        "compaction_trigger",
+        "configuration_update",
+        "program",
+    )
 )
+_INPUT_PARTS: Final = (TextPart, ImagePart, DocumentPart)
+_OUTPUT_PARTS: Final = (TextPart, RefusalPart)
+"""What an assistant's message can have."""
+
+
+_DECODED_ITEMS: Final = frozenset(
+    ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning")
+)
+
+
+class _TypedItem(msgspec.Struct):
+    type: str | None = None
+    role: str | None = None
 
 
 class _Part(msgspec.Struct):
@@ -61,14 +81,22 @@ class _Item(msgspec.Struct):
     encrypted_content: str | None = None
 
 
+class DecodedMessage(msgspec.Struct):
+    """A message, with the fields of the request that it comes from, for errors of upstreams' encoders."""
+
+    message: ChatMessage
+    paths: list[str]
+    """The path of each call's arguments in an assistant's message, and of the content in all others."""
+
+
 class _Turn:
     """A message, and the outputs of its calls."""
 
-    __slots__ = ("message", "results")
+    __slots__ = ("decoded", "results")
 
-    def __init__(self, message: ChatMessage) -> None:
-        self.message = message
-        self.results: list[ChatMessage] = []
+    def __init__(self, decoded: DecodedMessage) -> None:
+        self.decoded = decoded
+        self.results: list[DecodedMessage] = []
 
 
 class InputDecoder:
@@ -80,49 +108,55 @@ class InputDecoder:
         self._turns: list[_Turn] = []
         self._turns_by_call: dict[str, _Turn] = {}
 
-    def messages(self) -> list[ChatMessage]:
+    def messages(self) -> list[DecodedMessage]:
         """Return the messages so far."""
-        return [message for turn in self._turns for message in (turn.message, *turn.results)]
+        return [decoded for turn in self._turns for decoded in (turn.decoded, *turn.results)]
 
     def add_instructions(self, text: str) -> None:
         """Add `instructions`, a system message."""
-        self._add_message("system", [TextPart(text)])
+        self._add_message("system", [TextPart(text)], "instructions")
 
     def add_input(self, items: str | list[dict[str, Any]]) -> None:
         """Add `input`. Raises InvalidRequest with the field."""
         if isinstance(items, str):
-            self._add_message("user", [TextPart(items)])
+            self._add_message("user", [TextPart(items)], "input")
             return
         for index, value in enumerate(items):
-            self._add_item(convert_client_value(value, _Item, f"input[{index}]"), f"input[{index}]")
+            self._add_item(value, f"input[{index}]")
 
-    def _add_item(self, item: _Item, path: str) -> None:
-        match item.type or ("message" if item.role else ""):
+    def _add_item(self, value: dict[str, Any], path: str) -> None:
+        typed: _TypedItem = convert_client_value(value, _TypedItem, path)
+        item_type = typed.type or ("message" if typed.role else "")
+        if item_type in _DECODED_ITEMS:
+            self._add_decoded(item_type, convert_client_value(value, _Item, path), path)
+        elif item_type == "item_reference":
+            raise InvalidRequest(
+                "Items of earlier responses are not kept: send the item itself, "
+                "or set `store = true` in the table [responses] of the gateway's configuration.",
+                param=f"{path}.type",
+            )
+        elif not item_type:
+            raise InvalidRequest(f"`{path}.type` is required.", param=f"{path}.type")
+        elif item_type.endswith(UNSUPPORTED_ITEM_SUFFIXES) or item_type in _OTHER_UNSUPPORTED_ITEMS:
+            self.dropped.append(f"input[].{item_type}")
+        else:
+            raise InvalidRequest(f"There is no input item of the type `{item_type[:50]}`.", param=f"{path}.type")
+
+    def _add_decoded(self, item_type: str, item: _Item, path: str) -> None:
+        match item_type:
             case "message":
                 self._add_message_item(item, path)
             case "function_call":
-                self._add_call(item, _require(item.arguments, path, "arguments"), path)
+                self._add_call(item, _require(item.arguments, path, "arguments"), path, "arguments")
             case "custom_tool_call":
                 text = escape_json_text(_require(item.input, path, "input"))
-                self._add_call(item, CUSTOM_INPUT_PREFIX + text + CUSTOM_INPUT_SUFFIX, path)
+                self._add_call(item, CUSTOM_INPUT_PREFIX + text + CUSTOM_INPUT_SUFFIX, path, "input")
             case "function_call_output" | "custom_tool_call_output":
                 self._add_output(item, path)
             case "reasoning":
                 part = decode_thinking(item.encrypted_content or "")
                 if part is not None:
                     self._add_to_assistant(part)
-            case "item_reference":
-                raise InvalidRequest(
-                    "Items of earlier responses are not kept: send the item itself, "
-                    "or set `store = true` in the table [responses] of the gateway's configuration.",
-                    param=f"{path}.type",
-                )
-            case "":
-                raise InvalidRequest(f"`{path}.type` is required.", param=f"{path}.type")
-            case item_type if item_type.endswith(HOSTED_ITEM_SUFFIXES) or item_type in _OTHER_DROPPED_ITEMS:
-                self.dropped.append(f"input[].{item_type}")
-            case item_type:
-                raise InvalidRequest(f"There is no input item of the type `{item_type[:50]}`.", param=f"{path}.type")
 
     def _add_message_item(self, item: _Item, path: str) -> None:
         role, content = item.role, item.content
@@ -130,43 +164,44 @@ class InputDecoder:
             raise InvalidRequest(f"`{path}.role` is required.", param=f"{path}.role")
         if content is None:
             raise InvalidRequest(f"`{path}.content` is required.", param=f"{path}.content")
-        parts = _decode_content(content, f"{path}.content")
         if role == "assistant":
-            for part in parts:
+            for part in _decode_content(content, f"{path}.content", _OUTPUT_PARTS):
                 self._add_to_assistant(part)
         else:
-            self._add_message("system" if role == "developer" else role, parts)
+            parts = _decode_content(content, f"{path}.content", _INPUT_PARTS)
+            self._add_message("system" if role == "developer" else role, parts, f"{path}.content")
 
-    def _add_message(self, role: Role, parts: list[ContentPart]) -> None:
+    def _add_message(self, role: Role, parts: list[ContentPart], path: str) -> None:
         """Add a message. System messages at the start are joined: many chat templates accept only one."""
-        last = self._turns[-1].message if self._turns else None
+        last = self._turns[-1].decoded.message if self._turns else None
         if role == "system" and last is not None and last.role == "system" and len(self._turns) == 1:
             first, second = _only_text(last.parts), _only_text(parts)
             if first is not None and second is not None:
                 last.parts = [TextPart(f"{first}\n\n{second}")]
                 return
-        self._turns.append(_Turn(ChatMessage(role, parts)))
+        self._turns.append(_Turn(DecodedMessage(ChatMessage(role, parts), [path])))
 
     def _add_to_assistant(self, part: ContentPart) -> _Turn:
         """Add a part to the assistant's message at the end, or begin one. A turn with outputs is complete."""
-        if not self._turns or self._turns[-1].message.role != "assistant" or self._turns[-1].results:
-            self._turns.append(_Turn(ChatMessage("assistant", [])))
+        if not self._turns or self._turns[-1].decoded.message.role != "assistant" or self._turns[-1].results:
+            self._turns.append(_Turn(DecodedMessage(ChatMessage("assistant", []), [])))
         turn = self._turns[-1]
-        turn.message.parts.append(part)
+        turn.decoded.message.parts.append(part)
         return turn
 
-    def _add_call(self, item: _Item, arguments: str, path: str) -> None:
+    def _add_call(self, item: _Item, arguments: str, path: str, text_field: str) -> None:
         call_id, name = _require(item.call_id, path, "call_id"), _require(item.name, path, "name")
         turn = self._add_to_assistant(ToolCall(call_id, flatten_name(name, item.namespace), arguments))
+        turn.decoded.paths.append(f"{path}.{text_field}")
         self._turns_by_call[call_id] = turn
 
     def _add_output(self, item: _Item, path: str) -> None:
         call_id, output = _require(item.call_id, path, "call_id"), item.output
         if output is None:
             raise InvalidRequest(f"`{path}.output` is required.", param=f"{path}.output")
-        parts = _decode_content(output, f"{path}.output")
+        parts = _decode_content(output, f"{path}.output", _INPUT_PARTS)
         content = [part for part in parts if isinstance(part, TextPart | ImagePart | DocumentPart)]
-        result = ChatMessage("tool", [ToolResult(call_id, content)])
+        result = DecodedMessage(ChatMessage("tool", [ToolResult(call_id, content)]), [f"{path}.output"])
         turn = self._turns_by_call.get(call_id)
         if turn is not None:
             turn.results.append(result)
@@ -185,10 +220,20 @@ def _require(value: str | None, path: str, name: str) -> str:
     return value
 
 
-def _decode_content(content: str | list[_Part], path: str) -> list[ContentPart]:
+def _decode_content(
+    content: str | list[_Part], path: str, part_types: tuple[type[ContentPart], ...]
+) -> list[ContentPart]:
+    """Decode content that can have parts of some types. Raises InvalidRequest for others."""
     if isinstance(content, str):
         return [TextPart(content)]
-    return [_decode_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
+    parts = []
+    for index, encoded in enumerate(content):
+        part = _decode_part(encoded, f"{path}[{index}]")
+        if not isinstance(part, part_types):
+            message = f"Content of the type `{encoded.type}` is not possible here."
+            raise InvalidRequest(message, param=f"{path}[{index}].type")
+        parts.append(part)
+    return parts
 
 
 def _decode_part(part: _Part, path: str) -> ContentPart:
@@ -200,9 +245,7 @@ def _decode_part(part: _Part, path: str) -> ContentPart:
         case "input_image":
             return _decode_image(part, path)
         case "input_file":
-            if part.file_url is not None:
-                return DocumentPart(url=part.file_url, title=part.filename)
-            return decode_file(FilePayload(part.file_data, part.file_id, part.filename), None, path)
+            return _decode_file(part, path)
     message = f"The provider of this model does not support content of the type `{part.type[:50]}`."
     raise InvalidRequest(message, param=f"{path}.type")
 
@@ -210,11 +253,20 @@ def _decode_part(part: _Part, path: str) -> ContentPart:
 def _decode_image(part: _Part, path: str) -> ImagePart:
     url = part.image_url
     if url is None:
-        message = "The provider of this model needs `image_url`: it has no stored files."
-        raise InvalidRequest(message, param=f"{path}.image_url")
+        name = "image_url" if part.file_id is None else "file_id"
+        message = "The provider of this model needs an image in `image_url`, not the id of a file."
+        raise InvalidRequest(message, param=f"{path}.{name}")
     if url.startswith(("https://", "http://")):
         return ImagePart(url=url, detail=part.detail)
     match = DATA_URL_PATTERN.fullmatch(url)
     if match is None:
         raise InvalidRequest("An image must be an http(s) link or a data URL in base64.", param=f"{path}.image_url")
     return ImagePart(media_type=match.group(1).lower(), data=match.group(2), detail=part.detail)
+
+
+def _decode_file(part: _Part, path: str) -> DocumentPart:
+    if part.file_url is None:
+        return decode_file(FilePayload(part.file_data, part.file_id, part.filename), None, path)
+    if not part.file_url.startswith(("https://", "http://")):
+        raise InvalidRequest("`file_url` must be an http(s) link.", param=f"{path}.file_url")
+    return DocumentPart(url=part.file_url, title=part.filename)

@@ -5,16 +5,12 @@ Shapes: platform.openai.com/docs/api-reference/responses/object, and openrespons
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
-
-import msgspec
+from typing import Any, Literal
 
 from svc.dialects.coerce import new_id
 from svc.dialects.responses.tools import ToolName
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
-
-_INPUT_DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def text_part(text: str) -> dict[str, Any]:
@@ -44,26 +40,17 @@ def reasoning_item(item_id: str, status: ItemStatus, text: str, encrypted: str |
     return item if encrypted is None else {**item, "encrypted_content": encrypted}
 
 
-def call_item(item_id: str, status: ItemStatus, call_id: str, name: ToolName, arguments: str) -> dict[str, Any]:
-    """Return a `function_call` item, or a `custom_tool_call` item if the client's tool is a custom one."""
+def call_item(item_id: str, status: ItemStatus, call_id: str, name: ToolName, text: str) -> dict[str, Any]:
+    """Return a `function_call` item with arguments, or a `custom_tool_call` item with the input of a custom tool."""
     item: dict[str, Any] = {"id": item_id, "type": "function_call", "status": status, "call_id": call_id}
     item["name"] = name.name
     if name.namespace is not None:
         item["namespace"] = name.namespace
     if name.is_custom:
-        return {**item, "type": "custom_tool_call", "input": custom_input(arguments)}
-    return {**item, "arguments": arguments}
+        return {**item, "type": "custom_tool_call", "input": text}
+    return {**item, "arguments": text}
 
 
 def new_call_id(name: ToolName) -> str:
     """Generate the id of the item of a call."""
     return new_id("ctc_" if name.is_custom else "fc_")
-
-
-def custom_input(arguments: str) -> str:
-    """Return the text of a custom tool call from the arguments of its function. Other arguments are the text itself."""
-    try:
-        text = _INPUT_DECODER.decode(arguments).get("input")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return arguments
-    return text if isinstance(text, str) else arguments

@@ -26,7 +26,7 @@ class _Block(msgspec.Struct, omit_defaults=True):
     """The content of a redacted block."""
 
 
-_DECODER: Final = msgspec.json.Decoder(_Block)
+_BLOCK_DECODER: Final = msgspec.json.Decoder(_Block)
 
 
 def encode_thinking(part: ThinkingPart | RedactedThinkingPart, origin: str) -> str:
@@ -43,7 +43,7 @@ def decode_thinking(encoded: str) -> ThinkingPart | RedactedThinkingPart | None:
     if not encoded.startswith(_PREFIX) or len(encoded) > MAX_ENCODED_CHARS:
         return None
     try:
-        block = _DECODER.decode(base64.urlsafe_b64decode(encoded[len(_PREFIX) :].encode("ascii")))
+        block = _BLOCK_DECODER.decode(base64.urlsafe_b64decode(encoded[len(_PREFIX) :].encode("ascii")))
     except (binascii.Error, UnicodeError, ValueError, msgspec.MsgspecError, RecursionError):
         return None
     if block.data is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.responses.input_items import InputDecoder
+from svc.dialects.responses.input_items import DecodedMessage, InputDecoder
 from svc.dialects.responses.request_schema import ResponsesBody
 from svc.dialects.responses.tools import ToolSet, decode_tool_choice, decode_tools
 from svc.dialects.validation import convert_client_value, decode_client_object
@@ -25,6 +25,8 @@ class ResponsesRequest(msgspec.Struct):
     """A request in the canonical chat, with what its response repeats."""
 
     chat: ChatRequest
+    messages: list[DecodedMessage]
+    """The messages of `chat`, with their fields in the request."""
     fields: dict[str, Any]
     """The fields of the request body."""
     tool_set: ToolSet
@@ -42,10 +44,11 @@ def decode_request(raw: bytes) -> ResponsesRequest:
     if body.instructions:
         decoder.add_instructions(body.instructions)
     decoder.add_input(body.input or [])
+    messages = decoder.messages()
     reasoning = body.reasoning
     chat = ChatRequest(
         model=body.model,
-        messages=decoder.messages(),
+        messages=[decoded.message for decoded in messages],
         stream=bool(body.stream),
         include_usage=True,
         max_tokens=body.max_output_tokens,
@@ -62,7 +65,7 @@ def decode_request(raw: bytes) -> ResponsesRequest:
     )
     if not chat.messages:
         raise InvalidRequest("`input` has no message.", param="input")
-    return ResponsesRequest(chat, fields, tool_set, ENCRYPTED_REASONING in (body.include or []))
+    return ResponsesRequest(chat, messages, fields, tool_set, ENCRYPTED_REASONING in (body.include or []))
 
 
 def _reject_untranslatable(body: ResponsesBody) -> None:
@@ -88,6 +91,10 @@ def _omitted_fields(fields: dict[str, Any], body: ResponsesBody) -> list[str]:
         names.append("truncation")
     if body.text is not None and body.text.verbosity is not None:
         names.append("text.verbosity")
+    if body.text is not None and body.text.format is not None and body.text.format.description is not None:
+        names.append("text.format.description")
+    if set(body.include or []) - {ENCRYPTED_REASONING}:
+        names.append("include")
     return names
 
 

@@ -70,7 +70,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     user: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
-    truncation: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     prompt_cache_key: str | None = None
     stream_options: ResponsesStreamOptions | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None

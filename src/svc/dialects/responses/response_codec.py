@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.coerce import new_id
+from svc.dialects.responses.custom_input import decode_custom_input
 from svc.dialects.responses.output_items import (
     ItemStatus,
     call_item,
@@ -22,6 +23,7 @@ from svc.dialects.responses.request_decoder import ResponsesRequest
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import (
     ChatResponse,
+    ContentPart,
     FinishReason,
     RedactedThinkingPart,
     RefusalPart,
@@ -38,7 +40,6 @@ _INCOMPLETE_REASONS: Final[dict[FinishReason, str]] = {
 _ECHOED_DEFAULTS: Final[dict[str, Any]] = {
     "instructions": None,
     "max_output_tokens": None,
-    "max_tool_calls": None,
     "parallel_tool_calls": True,
     "previous_response_id": None,
     "prompt_cache_key": None,
@@ -46,7 +47,6 @@ _ECHOED_DEFAULTS: Final[dict[str, Any]] = {
     "temperature": 1.0,
     "tool_choice": "auto",
     "top_p": 1.0,
-    "truncation": "disabled",
     "user": None,
     "metadata": {},
 }
@@ -78,6 +78,8 @@ class ResponseFrame:
             "usage": None,
             "store": False,
             "service_tier": "default",
+            "truncation": "disabled",
+            "max_tool_calls": None,
             "top_logprobs": 0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
@@ -87,7 +89,7 @@ class ResponseFrame:
             self._fields[name] = default if value is None else value
         self._fields["tools"] = request.tool_set.available
         text, reasoning = fields.get("text") or {}, fields.get("reasoning") or {}
-        self._fields["text"] = {**text, "format": text.get("format") or {"type": "text"}}
+        self._fields["text"] = {"format": _describe_format(text.get("format") or {"type": "text"})}
         self._fields["reasoning"] = {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")}
 
     def in_progress(self) -> dict[str, Any]:
@@ -107,6 +109,12 @@ class ResponseFrame:
         """Return the response that an error ended, with the gateway's code and message."""
         ending = {"status": "failed", "error": encode_response_error(error)}
         return {**self._fields, **ending, "output": output, "usage": encode_usage(usage)}
+
+
+def _describe_format(text_format: dict[str, Any]) -> dict[str, Any]:
+    """Return `text.format` with the defaults of the API."""
+    defaults = {"strict": False, "description": None} if text_format["type"] == "json_schema" else {}
+    return {**defaults, **text_format}
 
 
 def encode_response_error(error: SvcError) -> dict[str, Any]:
@@ -148,7 +156,7 @@ def encode_response(response: ChatResponse, request: ResponsesRequest, origin: s
 def _encode_output(response: ChatResponse, request: ResponsesRequest, origin: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     content: list[dict[str, Any]] = []
-    for part in response.parts:
+    for part in _join_texts(response.parts):
         match part:
             case TextPart(text) | RefusalPart(text):
                 if not content:
@@ -162,8 +170,21 @@ def _encode_output(response: ChatResponse, request: ResponsesRequest, origin: st
                     items.append(reasoning_item(new_id("rs_"), "completed", thinking, encrypted))
             case ToolCall(call_id, flat_name, arguments):
                 name = request.tool_set.client_name(flat_name)
-                items.append(call_item(new_call_id(name), "completed", call_id, name, arguments))
+                text = decode_custom_input(arguments) if name.is_custom else arguments
+                items.append(call_item(new_call_id(name), "completed", call_id, name, text))
         content = []
     if items:
         items[-1]["status"] = item_status(response.finish)
     return items
+
+
+def _join_texts(parts: list[ContentPart]) -> list[ContentPart]:
+    """Return the parts with consecutive ones of text joined, as in a stream."""
+    joined: list[ContentPart] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if isinstance(part, TextPart) and isinstance(last, TextPart):
+            joined[-1] = TextPart(last.text + part.text)
+        else:
+            joined.append(part)
+    return joined

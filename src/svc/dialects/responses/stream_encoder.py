@@ -8,16 +8,17 @@ Order and names: platform.openai.com/docs/api-reference/responses-streaming.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from svc.dialects.coerce import new_id
+from svc.dialects.responses.custom_input import CustomInputDecoder
 from svc.dialects.responses.output_items import (
     ItemStatus,
     call_item,
-    custom_input,
     message_item,
     new_call_id,
     reasoning_item,
@@ -207,8 +208,8 @@ class _Reasoning(_OpenItem):
         return reasoning_item(self._item_id, status, self._text, self.encrypted)
 
 
-class _Call(_OpenItem):
-    """A call of a function or a custom tool."""
+class _FunctionCall(_OpenItem):
+    """A call of a function."""
 
     def __init__(self, writer: EventWriter, output_index: int, call_id: str, name: ToolName) -> None:
         super().__init__(writer, new_call_id(name), output_index)
@@ -216,22 +217,38 @@ class _Call(_OpenItem):
         self._name = name
 
     def add(self, text: str) -> bytes:
-        """Return the events for a chunk of arguments. The input of a custom tool follows when it is complete."""
+        """Return the events for a chunk of arguments."""
         self._chunks.append(text)
-        if self._name.is_custom:
-            return b""
         return self._writer.write("response.function_call_arguments.delta", {**self._place, "delta": text})
 
     def _close_content(self) -> bytes:
-        if not self._name.is_custom:
-            fields = {**self._place, "name": self._name.name, "arguments": self._text}
-            return self._writer.write("response.function_call_arguments.done", fields)
-        text = custom_input(self._text)
-        delta = self._writer.write("response.custom_tool_call_input.delta", {**self._place, "delta": text})
-        return delta + self._writer.write("response.custom_tool_call_input.done", {**self._place, "input": text})
+        fields = {**self._place, "name": self._name.name, "arguments": self._text}
+        return self._writer.write("response.function_call_arguments.done", fields)
 
     def _item(self, status: ItemStatus) -> dict[str, Any]:
         return call_item(self._item_id, status, self._call_id, self._name, self._text)
+
+
+class _CustomCall(_FunctionCall):
+    """A call of a custom tool. Its input is decoded from the arguments of a function."""
+
+    def __init__(self, writer: EventWriter, output_index: int, call_id: str, name: ToolName) -> None:
+        super().__init__(writer, output_index, call_id, name)
+        self._decoder = CustomInputDecoder()
+
+    def add(self, text: str) -> bytes:
+        """Return the events for a chunk of arguments."""
+        return self._add_input(self._decoder.feed(text))
+
+    def _add_input(self, text: str) -> bytes:
+        if not text:
+            return b""
+        self._chunks.append(text)
+        return self._writer.write("response.custom_tool_call_input.delta", {**self._place, "delta": text})
+
+    def _close_content(self) -> bytes:
+        rest = self._add_input(self._decoder.end())
+        return rest + self._writer.write("response.custom_tool_call_input.done", {**self._place, "input": self._text})
 
 
 class ResponsesStreamEncoder:
@@ -248,8 +265,8 @@ class ResponsesStreamEncoder:
         """The items of the response. None stands for an open one."""
         self._message: _Message | None = None
         self._reasoning: _Reasoning | None = None
-        self._calls: dict[int, tuple[int, _Call]] = {}
-        """Index in the output and the item of each call, by the index of the call."""
+        self._calls: dict[int, _FunctionCall] = {}
+        """Open calls by their index among all calls."""
         self._usage: TokenUsage | None = None
         self._finish_reason: FinishReason = "stop"
         self._received_chars = 0
@@ -261,7 +278,7 @@ class ResponsesStreamEncoder:
                 return self._encode_text(text, is_refusal=type(delta) is RefusalDelta)
             case ToolCallArguments(index, text):
                 self._count(text)
-                return self._calls[index][1].add(text)
+                return self._calls[index].add(text)
             case ThinkingDelta(text):
                 self._count(text)
                 opening, reasoning = self._open_reasoning()
@@ -308,6 +325,8 @@ class ResponsesStreamEncoder:
 
     def _end_thinking(self, signature: str) -> bytes:
         """End a block of thinking. Its signature is the last delta."""
+        if self._reasoning is None and not self._request.includes_encrypted_reasoning:
+            return b""  # the upstream keeps the text to itself
         opening, reasoning = self._open_reasoning()
         if self._request.includes_encrypted_reasoning:
             reasoning.encrypted = encode_thinking(ThinkingPart(reasoning.text, signature), self._origin)
@@ -324,9 +343,8 @@ class ResponsesStreamEncoder:
     def _start_call(self, index: int, call_id: str, flat_name: str) -> bytes:
         closing = self._close_reasoning() + self._close_message()
         name = self._request.tool_set.client_name(flat_name)
-        output_index = self._reserve_index()
-        call = _Call(self._writer, output_index, call_id, name)
-        self._calls[index] = output_index, call
+        call_type = _CustomCall if name.is_custom else _FunctionCall
+        call = self._calls[index] = call_type(self._writer, self._reserve_index(), call_id, name)
         return closing + call.open()
 
     def _reserve_index(self) -> int:
@@ -352,7 +370,7 @@ class ResponsesStreamEncoder:
     def encode_end(self) -> bytes:
         last_status = item_status(self._finish_reason)
         events = self._close_reasoning(last_status) + self._close_message(last_status)
-        calls = [call for _, call in self._calls.values()]
+        calls = list(self._calls.values())
         for position, call in enumerate(calls, 1):
             events += self._close(call, last_status if position == len(calls) else "completed")
         self._calls.clear()
@@ -364,10 +382,10 @@ class ResponsesStreamEncoder:
     def encode_failure(self, error: SvcError) -> bytes:
         opening = b""
         if self._frame is None:
-            opening = self._start(StreamStart(new_response_id(), self._request.chat.model, 0))
+            opening = self._start(StreamStart(new_response_id(), self._request.chat.model, int(time.time())))
         if self._frame is None:
             return opening
-        open_items = [self._reasoning, self._message, *(call for _, call in self._calls.values())]
+        open_items = [self._reasoning, self._message, *self._calls.values()]
         for item in open_items:
             if item is not None:
                 self._output[item.output_index] = item.abandon()

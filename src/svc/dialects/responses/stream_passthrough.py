@@ -63,9 +63,9 @@ class ResponsesPassthrough(Passthrough):
             if payload is not None and payload.error:
                 raise map_upstream_error(payload.error)
             raise ProviderFailed("The provider's stream has no start event.")
+        self.model = self._decode_payload(event).model
         self._created = bytes(event.response)
         self.has_started = True
-        self.model = self._decode_payload(event).model
 
     def _end(self, event: NativeEvent) -> None:
         payload = self._decode_payload(event)

@@ -1,0 +1,226 @@
+"""Streams for Responses clients: order, numbers, ends, and the same output as a complete response."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from tests.codecs import create_responses_stream, encode_responses_request, responses_codec
+from tests.fakes import anthropic_wire, openai_wire, responses_wire
+from tests.openresponses import read_events, validate_events
+
+from svc.dialects import anthropic, openai
+from svc.dialects.base import Dialect, ModelProfile
+from svc.dialects.responses import stream_encoder
+from svc.errors import ProviderFailed, RateLimited
+
+PROFILE = ModelProfile("m")
+
+
+def client_request(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "input": "Hi", "stream": True, **fields}).encode()
+
+
+def stream(upstream: Dialect | None, events: list[bytes], **fields: Any) -> list[dict[str, Any]]:
+    transform = create_responses_stream(upstream, client_request(**fields))
+    return read_events(transform.feed(b"".join(events)) + transform.end())
+
+
+def items_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the output of the last event, which has to be that of the events before."""
+    output = events[-1]["response"]["output"]
+    done = sorted(
+        (event for event in events if event["type"] == "response.output_item.done"), key=lambda one: one["output_index"]
+    )
+    assert [event["item"] for event in done] == output
+    return list(output)
+
+
+def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in item.items() if name != "id"} for item in items]
+
+
+BLOCKS = [
+    anthropic_wire.thinking("Let me see."),
+    anthropic_wire.redacted(),
+    anthropic_wire.text("I look."),
+    anthropic_wire.tool_use("toolu_1", "now", "{}"),
+    anthropic_wire.text("And then."),
+    anthropic_wire.tool_use("toolu_2", "weather", "{}"),
+]
+ENCRYPTED = {"include": ["reasoning.encrypted_content"]}
+
+
+@pytest.mark.parametrize("fields", [{}, ENCRYPTED], ids=["", "encrypted"])
+def test_stream_of_anthropic_has_items_of_complete_response(fields: dict[str, Any]) -> None:
+    events = stream(anthropic.dialect, anthropic_wire.stream(BLOCKS, stop="tool_use"), **fields)
+    raw = json.dumps(anthropic_wire.message(BLOCKS, stop="tool_use")).encode()
+    whole = json.loads(responses_codec(anthropic.dialect, client_request(**fields), PROFILE).decode_response(raw).body)
+    items = items_of(events)
+    assert without_ids(items) == without_ids(whole["output"])
+    reasoning = [item for item in items if item["type"] == "reasoning"]
+    assert [("encrypted_content" in item) for item in reasoning] == ([True, True] if fields else [False])
+    assert len({item["id"] for item in items}) == len(items)
+    assert events[-1]["response"]["usage"] == whole["usage"]
+
+
+def test_stream_of_parallel_calls_interleaved_keeps_arguments_apart() -> None:
+    chunks = [
+        openai_wire.role(),
+        openai_wire.tool_chunk(0, "call_0", "weather"),
+        openai_wire.tool_chunk(1, "call_1", "now"),
+        openai_wire.tool_chunk(0, arguments='{"city":'),
+        openai_wire.tool_chunk(1, arguments="{"),
+        openai_wire.tool_chunk(0, arguments='"Graz"}'),
+        openai_wire.tool_chunk(1, arguments="}"),
+        openai_wire.chunk({}, "tool_calls"),
+        openai_wire.DONE,
+    ]
+    items = items_of(stream(openai.dialect, chunks))
+    assert [(item["call_id"], item["arguments"]) for item in items] == [("call_0", '{"city":"Graz"}'), ("call_1", "{}")]
+
+
+def test_stream_text_and_refusal_are_parts_of_one_message() -> None:
+    chunks = [
+        openai_wire.role(),
+        openai_wire.chunk({"content": "Well."}),
+        openai_wire.chunk({"refusal": "No."}),
+        openai_wire.chunk({}, "stop"),
+        openai_wire.DONE,
+    ]
+    events = stream(openai.dialect, chunks)
+    (item,) = items_of(events)
+    assert [part["type"] for part in item["content"]] == ["output_text", "refusal"]
+    assert [event["content_index"] for event in events if event["type"].endswith(".done") and "part" in event] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("finish", "status", "reason"),
+    [
+        ("stop", "completed", None),
+        ("length", "incomplete", "max_output_tokens"),
+        ("content_filter", "incomplete", "content_filter"),
+    ],
+)
+def test_stream_finish_reason_decides_end(finish: str, status: str, reason: str | None) -> None:
+    events = stream(openai.dialect, openai_wire.stream("eins zwei", finish=finish))
+    response = events[-1]["response"]
+    assert (events[-1]["type"], response["status"]) == (f"response.{status}", status)
+    assert (response["incomplete_details"] or {}).get("reason") == reason
+    assert (response["completed_at"] is None) == (status == "incomplete")
+    assert [item["status"] for item in items_of(events)] == [status]
+
+
+def test_stream_incomplete_call_is_marked() -> None:
+    chunks = [
+        openai_wire.role(),
+        openai_wire.tool_chunk(0, "call_0", "now", "{}"),
+        openai_wire.tool_chunk(1, "call_1", "now", '{"a'),
+        openai_wire.chunk({}, "length"),
+        openai_wire.DONE,
+    ]
+    assert [item["status"] for item in items_of(stream(openai.dialect, chunks))] == ["completed", "incomplete"]
+
+
+UPSTREAM_STREAMS: list[tuple[Dialect | None, list[bytes]]] = [
+    (None, responses_wire.stream("eins zwei drei")),
+    (openai.dialect, openai_wire.stream("eins zwei drei")),
+    (anthropic.dialect, anthropic_wire.stream([anthropic_wire.thinking("Hm."), anthropic_wire.text("eins zwei drei")])),
+]
+
+
+@pytest.mark.parametrize(("upstream", "events"), UPSTREAM_STREAMS, ids=["native", "openai", "anthropic"])
+def test_stream_cut_after_any_event_ends_in_failed(upstream: Dialect | None, events: list[bytes]) -> None:
+    for count in range(1, len(events)):
+        transform = create_responses_stream(upstream, client_request())
+        out = transform.feed(b"".join(events[:count])) + transform.end()
+        if not transform.has_started or transform.finish_reason is not None:
+            continue
+        last = validate_events(out)[-1]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"]["code"] == "provider_error"
+        assert {item["status"] for item in last["response"]["output"]} <= {"completed", "incomplete"}
+        assert b"[DONE]" not in out
+
+
+@pytest.mark.parametrize(("upstream", "events"), UPSTREAM_STREAMS, ids=["native", "openai", "anthropic"])
+def test_stream_gateway_error_has_its_code_and_message(upstream: Dialect | None, events: list[bytes]) -> None:
+    transform = create_responses_stream(upstream, client_request())
+    out = transform.feed(b"".join(events[:6])) + transform.fail(RateLimited("Slow down.", limit="tokens"))
+    last = validate_events(out + transform.end())[-1]
+    assert last["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
+
+
+@pytest.mark.parametrize(("upstream", "events"), UPSTREAM_STREAMS, ids=["native", "openai", "anthropic"])
+def test_stream_split_at_every_position_gives_same_output(upstream: Dialect | None, events: list[bytes]) -> None:
+    raw = b"".join(events)
+    expected = texts_of(create_responses_stream(upstream, client_request()), [raw])
+    for position in range(0, len(raw), 3):
+        split = [raw[:position], raw[position:]]
+        assert texts_of(create_responses_stream(upstream, client_request()), split) == expected
+
+
+def texts_of(transform: Any, chunks: list[bytes]) -> list[tuple[str, str | None]]:
+    out = b"".join([transform.feed(chunk) for chunk in chunks]) + transform.end()
+    return [(event["type"], event.get("delta")) for event in read_events(out)]
+
+
+def test_stream_too_long_ends_in_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_encoder, "MAX_STREAMED_CHARS", 10)
+    last = stream(openai.dialect, openai_wire.stream("eins zwei drei vier"))[-1]
+    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "provider_error")
+
+
+def test_stream_signature_without_text_has_no_item_unless_requested() -> None:
+    blocks = [anthropic_wire.thinking(""), anthropic_wire.text("Yes.")]
+    plain, encrypted = (stream(anthropic.dialect, anthropic_wire.stream(blocks), **more) for more in ({}, ENCRYPTED))
+    assert [item["type"] for item in items_of(plain)] == ["message"]
+    assert [item["type"] for item in items_of(encrypted)] == ["reasoning", "message"]
+
+
+@pytest.mark.parametrize("upstream", [openai.dialect, anthropic.dialect], ids=lambda dialect: dialect.name)
+def test_reasoning_returned_by_client_reaches_same_backend_only(upstream: Dialect) -> None:
+    streams = {"openai": UPSTREAM_STREAMS[1][1], "anthropic": UPSTREAM_STREAMS[2][1]}
+    if upstream.name == "openai":
+        streams["openai"] = [
+            openai_wire.role(),
+            openai_wire.chunk({"reasoning_content": "Hm."}),
+            *openai_wire.stream("Yes.")[1:],
+        ]
+    output = items_of(stream(upstream, streams[upstream.name], **ENCRYPTED))
+    call = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c", "output": "12:00"}
+    raw = client_request(input=[{"role": "user", "content": "Hi"}, *output, call, result])
+    for target, model in itertools.product((openai.dialect, anthropic.dialect), ("m", "other")):
+        body = encode_responses_request(target, raw, ModelProfile(model)).body
+        assert (b"Hm." in body) == (target is upstream and model == "m")
+
+
+def test_native_stream_error_event_becomes_failed_response() -> None:
+    events = [
+        *responses_wire.stream("eins zwei")[:5],
+        responses_wire.event(5, "error", **{**responses_wire.error(), "type": "error"}),
+    ]
+    last = stream(None, events)[-1]
+    assert (last["type"], last["sequence_number"]) == ("response.failed", 5)
+    assert last["response"]["id"] == responses_wire.ID
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"data: {}\n\n",
+        b'data: {"type": "error", "message": "Sorry"}\n\n',
+        b'data: {"type": "message_start"}\n\n',
+        b'data: {"type": "response.created"}\n\n',
+        b'data: {"type": "response.created", "response": {"id": ""}}\n\n',
+        responses_wire.event(0, "response.failed", response=responses_wire.frame(status="failed", error={"code": "x"})),
+    ],
+)
+def test_native_stream_without_start_raises_before_client_gets_status(first: bytes) -> None:
+    transform = create_responses_stream(None, client_request())
+    with pytest.raises(ProviderFailed):
+        transform.feed(first)
+    assert not transform.has_started
