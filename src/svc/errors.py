@@ -4,6 +4,7 @@ SvcError
 ├── InvalidRequest          invalid_request        400
 │   ├── TooLarge            invalid_request        413
 │   ├── MisdirectedRequest  invalid_request        421
+│   ├── WebSocketUnsupported invalid_request       426
 │   └── HeadTooLarge        invalid_request        431
 ├── AuthenticationFailed    authentication_error   401
 ├── PermissionDenied        permission_denied      403
@@ -129,6 +130,19 @@ class HeadTooLarge(InvalidRequest):
     """
 
     status = 431
+
+
+class WebSocketUnsupported(InvalidRequest):
+    """The path supports POST, and no WebSocket (RFC 9110, section 15.5.22).
+
+    To fix: Send the request with POST. Codex does so after this error.
+    """
+
+    status = 426
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return {"upgrade": "HTTP/1.1"}
 
 
 class AuthenticationFailed(SvcError):

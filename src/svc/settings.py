@@ -349,6 +349,18 @@ class CacheSettings(_SettingsTable, frozen=True):
     """
 
 
+class ResponsesSettings(_SettingsTable, frozen=True):
+    """`[responses]`: responses of `/v1/responses` that later requests can refer to."""
+
+    store: bool = False
+    """Keep responses in the database, for `previous_response_id` and `GET /v1/responses/{id}`.
+
+    Only the key that made a response can read it. A request with `store: false` is not kept.
+    """
+    retain_days: Seconds = 30
+    """Days that a response is kept after the last response that continues it. `0` keeps responses forever."""
+
+
 class FileSettings(_SettingsTable, frozen=True):
     """The tables of the file."""
 
@@ -361,6 +373,7 @@ class FileSettings(_SettingsTable, frozen=True):
     limits: LimitSettings = LimitSettings()
     ledger: LedgerSettings = LedgerSettings()
     cache: CacheSettings = CacheSettings()
+    responses: ResponsesSettings = ResponsesSettings()
 
 
 class Settings(FileSettings, frozen=True):

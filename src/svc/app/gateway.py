@@ -34,6 +34,7 @@ from svc.gateway.endpoints.app import create_app
 from svc.gateway.endpoints.ephemeral_keys import routes as ephemeral_key_routes
 from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.openapi import routes as openapi_routes
+from svc.gateway.endpoints.stored_responses import routes as stored_response_routes
 from svc.gateway.endpoints.usage import routes as usage_routes
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.limits.warm_start import warm_start_counters
@@ -52,6 +53,7 @@ from svc.gateway.server.connection import ClientConnection
 from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.uvicorn_server import GatewayServer
 from svc.gateway.server.websocket import WebSocketProtocol
+from svc.gateway.stored_responses.store import ResponseStore
 from svc.gateway.upstream.pool import UpstreamPool, default_ssl_context
 from svc.keys.cache import KEY_QUERY_TIMEOUT_SECONDS, IssuedKeyCache
 from svc.security import Keyring
@@ -214,6 +216,7 @@ async def gateway_services(
     async with (
         _database_thread(settings, "limits") as limits_database,
         _database_thread(settings, "admin") as admin_database,
+        _database_thread(settings, "responses") as responses_database,
         connect_redis(settings.environ) as redis,
         open_cache(settings) as cache,
         _gateway_context(
@@ -224,6 +227,7 @@ async def gateway_services(
             counters_slot,
             redis,
             cache=cache,
+            response_store=ResponseStore(responses_database),
             observers=observers,
             extra_metrics=speech_metrics.values,
         ) as (context, metrics_publisher, local_models),
@@ -231,6 +235,7 @@ async def gateway_services(
     ):
         routes = [
             *metrics_publisher.routes(),
+            *stored_response_routes(context, admin_database),
             *usage_routes(context, admin_database),
             *ephemeral_key_routes(context),
             *AdminApi(context, admin_database, metrics_publisher).routes(),
@@ -266,6 +271,7 @@ async def _gateway_context(
     redis: RedisClient | None,
     *,
     cache: ResponseCache | None,
+    response_store: ResponseStore,
     observers: Sequence[RequestObserver],
     extra_metrics: Callable[[], dict[str, float]],
 ) -> AsyncIterator[tuple[GatewayContext, MetricsPublisher, LocalModels | None]]:
@@ -311,6 +317,7 @@ async def _gateway_context(
         metrics,
         request_log,
         cache=cache,
+        response_store=response_store,
         observers=(ledger, metrics, request_log, *observers),
     )
 
@@ -330,7 +337,7 @@ async def _gateway_context(
         async with contextlib.AsyncExitStack() as stack:  # closes what was opened, even if the start fails
             stack.push_async_callback(issued_keys.close)
             await issued_keys.start()
-            for component in (ledger, rate_limiter, context, shared_breakers, metrics_publisher):
+            for component in (ledger, rate_limiter, response_store, context, shared_breakers, metrics_publisher):
                 if component is not None:
                     component.start()
                     stack.push_async_callback(component.close)

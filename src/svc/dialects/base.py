@@ -20,6 +20,7 @@ from svc.wire.chat import (
     StreamDelta,
     UpstreamOverrides,
 )
+from svc.wire.stored_response import EarlierItems
 from svc.wire.usage import TokenUsage
 
 
@@ -61,6 +62,13 @@ class RequestBody:
 
     The first attempt at a backend of the client's own dialect sets it.
     """
+
+    earlier_items: EarlierItems | None = None
+    """Stored items that the request refers to."""
+    earlier_tokens: int = 0
+    """Estimated tokens of `earlier_items`."""
+    is_stored: bool = False
+    """Whether the gateway keeps the response for later requests."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -127,6 +135,9 @@ class StreamEncoder(Protocol):
 
     text_field: ClassVar[bytes]
     """The name of the field with the text of a TextDelta."""
+
+    final_response: bytes
+    """The last response object of the stream as JSON, for stored responses. Empty before the end."""
 
     def encode(self, delta: StreamDelta) -> bytes:
         """Return the events of a delta, which may be empty.

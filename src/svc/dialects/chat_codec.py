@@ -110,8 +110,8 @@ class ChatEndpoint(Endpoint):
         codec = self.codecs[upstream] = ChatCodec(self._client, upstream)
         return codec
 
-    def decode_request(self, raw: bytes) -> ChatRequest:
-        return self._client.decode_request(raw)
+    def decode_request(self, body: RequestBody) -> ChatRequest:
+        return self._client.decode_request(body.raw)
 
     def encode_stream_error(self, error: SvcError) -> bytes:
         return self._client.create_stream_encoder(include_usage=False).encode_failure(error)

@@ -19,6 +19,7 @@ from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.upstream_errors import decode_error_message
 from svc.errors import InvalidRequest, SvcError, UpstreamError
 from svc.wire.error import encode_error_body
+from svc.wire.stored_response import ResponseParts
 
 KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
 """A comment, which parsers of server-sent events ignore (HTML standard, section 9.2.6)."""
@@ -149,7 +150,11 @@ class Endpoint(ABC):
         Sets `body.skeleton`. Raises InvalidRequest.
         """
 
-    def decode_request(self, raw: bytes) -> Any:
+    def describe_response(self, request: bytes, response: bytes) -> ResponseParts:
+        """Return the parts of a response to store. Required if `routing_info.can_store` can be set."""
+        raise NotImplementedError
+
+    def decode_request(self, body: RequestBody) -> Any:
         """Decode the complete request for a codec's RequestDecoder. Required if a codec translates.
 
         Raises InvalidRequest with the field.

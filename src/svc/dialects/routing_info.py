@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from svc.wire.stored_response import StateReference
+
 
 class RoutingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a request that routing and limits read."""
@@ -24,5 +26,9 @@ class RoutingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """True if the model generates tokens. False for embeddings, for example."""
     is_metered: bool = True
     """False if the request costs no tokens and no money, such as a token count. It counts for `rpm` only."""
+    state: StateReference | None = None
+    """What the request refers to that earlier ones have left behind."""
+    can_store: bool = False
+    """True if the response may be kept for later requests."""
     has_single_prompt: bool = True
     """True if the body is one prompt. False for a batch of inputs, each of which can fill the context window."""

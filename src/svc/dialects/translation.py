@@ -34,6 +34,10 @@ class StreamTranslation(StreamTransform):
         self._template: ChunkTemplate | None = None
         """Translates events that differ from the last one in their text only."""
 
+    @property
+    def final_response(self) -> bytes:
+        return self._encoder.final_response
+
     def disable_fast_paths(self) -> None:
         self._max_templates = 0
 

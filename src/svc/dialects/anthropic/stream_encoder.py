@@ -45,6 +45,7 @@ class AnthropicStreamEncoder:
         self._finish_reason: FinishReason = "stop"
         self._usage: TokenUsage | None = None
         self._block_index = -1
+        self.final_response = b""
         self._open_block_key = ""
         """The type of the open block: `text`, `thinking` or `tool_use` with its index. Empty if none is open."""
         self._has_tool_calls = False

@@ -37,6 +37,7 @@ class OpenAIStreamEncoder:
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage
+        self.final_response = b""
         self._chunk_prefix = b""
         self._delta_prefix = b""
         self._delta_suffix = b""

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from svc.dialects.base import RequestBody
 from svc.dialects.responses.input_items import DecodedMessage, InputDecoder
 from svc.dialects.responses.request_schema import ResponsesBody
+from svc.dialects.responses.stored import insert_earlier_items
 from svc.dialects.responses.tools import ToolSet, decode_tool_choice, decode_tools
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
@@ -31,12 +33,14 @@ class ResponsesRequest(msgspec.Struct):
     """The fields of the request body."""
     tool_set: ToolSet
     includes_encrypted_reasoning: bool = False
+    is_stored: bool = False
 
 
-def decode_request(raw: bytes) -> ResponsesRequest:
+def decode_request(request: RequestBody) -> ResponsesRequest:
     """Decode a request. Raises InvalidRequest with the field, also for features that cannot be translated."""
-    fields = decode_client_object(raw)
-    body: ResponsesBody = convert_client_value(fields, ResponsesBody, "")
+    fields = decode_client_object(request.raw)
+    expanded = fields if request.earlier_items is None else insert_earlier_items(fields, request.earlier_items)
+    body: ResponsesBody = convert_client_value(expanded, ResponsesBody, "")
     _reject_untranslatable(body)
     tool_set = decode_tools(body.tools or [])
     choice = decode_tool_choice(body.tool_choice, tool_set)
@@ -65,7 +69,9 @@ def decode_request(raw: bytes) -> ResponsesRequest:
     )
     if not chat.messages:
         raise InvalidRequest("`input` has no message.", param="input")
-    return ResponsesRequest(chat, messages, fields, tool_set, ENCRYPTED_REASONING in (body.include or []))
+    # A stored response keeps the upstream's own blocks, since a later request sends them back.
+    includes_reasoning = request.is_stored or ENCRYPTED_REASONING in (body.include or [])
+    return ResponsesRequest(chat, messages, fields, tool_set, includes_reasoning, request.is_stored)
 
 
 def _reject_untranslatable(body: ResponsesBody) -> None:

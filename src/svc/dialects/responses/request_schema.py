@@ -81,6 +81,7 @@ class RoutingItem(msgspec.Struct, gc=False):
 
     type: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
+    id: str | None = None
 
 
 class ResponsesRoutingBody(ResponsesBody, kw_only=True):

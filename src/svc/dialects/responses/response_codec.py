@@ -76,7 +76,7 @@ class ResponseFrame:
             "model": model,
             "output": [],
             "usage": None,
-            "store": False,
+            "store": request.is_stored,
             "service_tier": "default",
             "truncation": "disabled",
             "max_tool_calls": None,

@@ -11,6 +11,7 @@ from svc.dialects.responses.request_schema import ResponsesRoutingBody
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest
+from svc.wire.stored_response import StateReference
 
 _RESPONSES_ROUTING_DECODER: Final = msgspec.json.Decoder(ResponsesRoutingBody)
 
@@ -26,5 +27,18 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
             if getattr(text_format, name) is None:
                 raise InvalidRequest(f"`text.format.{name}` is required.", param=f"text.format.{name}")
     return RoutingInfo(
-        model=fields.model, stream=bool(fields.stream), include_usage=True, max_tokens=fields.max_output_tokens
+        model=fields.model,
+        stream=bool(fields.stream),
+        include_usage=True,
+        max_tokens=fields.max_output_tokens,
+        state=_find_reference(fields),
+        can_store=fields.store is not False and not fields.background,
     )
+
+
+def _find_reference(fields: ResponsesRoutingBody) -> StateReference | None:
+    items = fields.input if isinstance(fields.input, list) else []
+    item_ids = tuple([item.id for item in items if item.type == "item_reference" and item.id])
+    if not (fields.previous_response_id or fields.conversation or item_ids):
+        return None
+    return StateReference(fields.previous_response_id, item_ids, bool(fields.conversation))

@@ -270,6 +270,7 @@ class ResponsesStreamEncoder:
         self._usage: TokenUsage | None = None
         self._finish_reason: FinishReason = "stop"
         self._received_chars = 0
+        self.final_response = b""
 
     def encode(self, delta: StreamDelta) -> bytes:
         match delta:
@@ -377,7 +378,7 @@ class ResponsesStreamEncoder:
         if self._frame is None:
             raise ProviderFailed("The provider's stream has no start event.")
         response = self._frame.finished(self._finish_reason, [item for item in self._output if item], self._usage)
-        return events + self._writer.write(f"response.{response['status']}", {"response": response})
+        return events + self._write_last(response)
 
     def encode_failure(self, error: SvcError) -> bytes:
         opening = b""
@@ -390,7 +391,11 @@ class ResponsesStreamEncoder:
             if item is not None:
                 self._output[item.output_index] = item.abandon()
         response = self._frame.failed(error, [item for item in self._output if item], self._usage)
-        return opening + self._writer.write("response.failed", {"response": response})
+        return opening + self._write_last(response)
+
+    def _write_last(self, response: dict[str, Any]) -> bytes:
+        self.final_response = _encode_json(response)
+        return self._writer.write(f"response.{response['status']}", {"response": msgspec.Raw(self.final_response)})
 
 
 def encode_interruption(error: SvcError) -> bytes:

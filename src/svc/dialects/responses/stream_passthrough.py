@@ -34,13 +34,18 @@ _CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Dec
 class ResponsesPassthrough(Passthrough):
     """The StreamTransform from an upstream with the Responses API to a client of it."""
 
-    __slots__ = ("_created", "_last_number")
+    __slots__ = ("_created", "_final_response", "_last_number")
 
     def __init__(self) -> None:
         super().__init__()
         self._created = b""
         """The response object of the first event."""
+        self._final_response = b""
         self._last_number = -1
+
+    @property
+    def final_response(self) -> bytes:
+        return self._final_response
 
     def _process_event(self, event: bytes) -> bytes:
         data = event_data(event)
@@ -69,6 +74,7 @@ class ResponsesPassthrough(Passthrough):
 
     def _end(self, event: NativeEvent) -> None:
         payload = self._decode_payload(event)
+        self._final_response = bytes(event.response)
         self.usage = payload.token_usage() or self.usage
         self.has_ended = True
         if event.type == "response.failed":
@@ -89,4 +95,5 @@ class ResponsesPassthrough(Passthrough):
     def _encode_error(self, error: SvcError) -> bytes:
         ending = {"status": "failed", "error": encode_response_error(error)}
         response = {**_CREATED_DECODER.decode(self._created), **ending} if self._created else ending
+        self._final_response = msgspec.json.encode(response) if self._created else b""
         return EventWriter(self._last_number + 1).write("response.failed", {"response": response})

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, SvcError
+from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, SvcError, WebSocketUnsupported
 from svc.gateway.endpoints import health, models
 from svc.gateway.endpoints.middleware import build_middleware
 from svc.gateway.endpoints.responses import authenticate_request, error_response
@@ -50,6 +50,8 @@ def create_app(
 
     async def reject_websocket(socket: WebSocket) -> None:
         error: SvcError = NotFound(f"There is no WebSocket at {quote_name(socket.url.path)}.")
+        if socket.url.path.encode() in endpoints.by_path:
+            error = WebSocketUnsupported("This path supports POST, and no WebSocket.")
         try:
             await context.keyring.authenticate(secret_from_headers(socket.headers.get("authorization")))
         except SvcError as auth_error:

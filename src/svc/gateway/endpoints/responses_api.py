@@ -12,11 +12,14 @@ from svc.dialects.responses.codec import ResponsesCodec
 from svc.dialects.responses.request_decoder import ResponsesRequest, decode_request
 from svc.dialects.responses.response_passthrough import pass_through_response
 from svc.dialects.responses.routing_info import decode_routing_info
+from svc.dialects.responses.stored import describe_response, insert_earlier_items
 from svc.dialects.responses.stream_encoder import encode_interruption
 from svc.dialects.responses.stream_passthrough import ResponsesPassthrough
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.validation import decode_client_object, encode_upstream_body
 from svc.errors import SvcError
+from svc.wire.stored_response import ResponseParts
 
 
 class _ResponsesUpstream(Codec):
@@ -27,7 +30,11 @@ class _ResponsesUpstream(Codec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        return pass_through_request(body, routing_info, profile, ask_usage=False)
+        if body.earlier_items is None:
+            return pass_through_request(body, routing_info, profile, ask_usage=False)
+        fields = insert_earlier_items(decode_client_object(body.raw), body.earlier_items)
+        expanded = RequestBody(encode_upstream_body(fields))
+        return pass_through_request(expanded, routing_info, profile, ask_usage=False)
 
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return pass_through_response(raw)
@@ -55,8 +62,11 @@ class Responses(Endpoint):
     def decode_routing_info(self, body: RequestBody) -> RoutingInfo:
         return decode_routing_info(body)
 
-    def decode_request(self, raw: bytes) -> ResponsesRequest:
-        return decode_request(raw)
+    def decode_request(self, body: RequestBody) -> ResponsesRequest:
+        return decode_request(body)
+
+    def describe_response(self, request: bytes, response: bytes) -> ResponseParts:
+        return describe_response(request, response)
 
     def encode_stream_error(self, error: SvcError) -> bytes:
         return encode_interruption(error)

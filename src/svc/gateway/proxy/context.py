@@ -26,6 +26,7 @@ from svc.gateway.routing.failures import AttemptFailure, RetryDecision
 from svc.gateway.routing.load_balancer import LoadBalancer
 from svc.gateway.routing.request_policy import RequestPolicy
 from svc.gateway.routing.router import Router
+from svc.gateway.stored_responses.store import ResponseStore
 from svc.gateway.upstream.pool import UpstreamPool
 from svc.security import Keyring
 from svc.settings import Settings
@@ -107,6 +108,8 @@ class GatewayContext:
     metrics: RequestMetrics
     request_log: RequestLog
     upstream_error_log: UpstreamErrorLog
+    response_store: ResponseStore | None
+    """None if the gateway cannot store responses. `settings.responses.store` turns it on."""
     clock: Clock
     request_ids: RequestIds
     observers: tuple[RequestObserver, ...]
@@ -221,6 +224,7 @@ def create_context(
     request_log: RequestLog,
     *,
     cache: ResponseCache | None = None,
+    response_store: ResponseStore | None = None,
     observers: tuple[RequestObserver, ...],
 ) -> GatewayContext:
     """Create the context of the running event loop. `observers` get the events of its requests."""
@@ -237,6 +241,7 @@ def create_context(
         metrics=metrics,
         request_log=request_log,
         upstream_error_log=UpstreamErrorLog(),
+        response_store=response_store,
         clock=Clock(),
         request_ids=RequestIds(),
         observers=observers,

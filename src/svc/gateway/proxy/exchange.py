@@ -37,11 +37,14 @@ from svc.gateway.proxy.context import OBSERVER_FAULT, GatewayContext
 from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.proxy.hedging import HedgedRetryLoop
 from svc.gateway.proxy.retry import RetryLoop, RetryOwner
+from svc.gateway.proxy.stored_state import resolve_state
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_failure
+from svc.gateway.stored_responses.store import expiry_of
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.splice import StreamSink
 from svc.wire.key import ApiKey
+from svc.wire.stored_response import StateReference, StoredResponse
 from svc.wire.usage import TokenUsage
 
 log = logging.getLogger("svc.gateway")
@@ -116,8 +119,30 @@ class Exchange(RetryOwner):
         routing_info = self._routing_info = self._endpoint.decode_routing_info(self._body)
         backends = self._context.router.route(routing_info.model, self._api_key, self._endpoint.model_kind)
         self._context.ledger.ensure_accepting()
+        if routing_info.state is not None or routing_info.can_store:
+            self._resolve_state(routing_info, backends)
+        else:
+            self._look_up_or_start(routing_info, backends)
+
+    def _resolve_state(self, routing_info: RoutingInfo, backends: tuple[Backend, ...]) -> None:
+        """Find the earlier responses that the request refers to, then continue."""
+        store = self._context.response_store if self._context.config.current.settings.responses.store else None
+        self._body.is_stored = routing_info.can_store and store is not None
+        if routing_info.state is None:
+            self._look_up_or_start(routing_info, backends)
+            return
+
+        def on_resolved(resolved: tuple[Backend, ...] | SvcError) -> None:
+            if isinstance(resolved, SvcError):
+                self.reject(resolved)
+            elif not self.is_done:
+                self.run_guarded(lambda: self._look_up_or_start(routing_info, resolved))
+
+        resolve_state(store, routing_info.state, self._body, self._api_key, backends, on_resolved)
+
+    def _look_up_or_start(self, routing_info: RoutingInfo, backends: tuple[Backend, ...]) -> None:
         cache = self._context.config.current.cache
-        if cache is None:
+        if cache is None or self._body.is_stored or self._body.earlier_items is not None:
             self._start_retry_loop(routing_info, backends, self._started_at)
         else:
             self._look_up_cached(cache, routing_info, backends)
@@ -290,6 +315,42 @@ class Exchange(RetryOwner):
         self._context.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
 
     def on_response(self, response: EncodedResponse, now: float) -> None:
+        if self._body.is_stored:
+            self._store_response(response.body, lambda: self._send_response(response, now))
+        else:
+            self._send_response(response, now)
+
+    def _store_response(self, response: bytes, then: Callable[[], None]) -> None:
+        """Store a response, then run `then`, also if that fails: the client has paid for the response."""
+        backend, settings = self._backend, self._context.config.current.settings.responses
+        store = self._context.response_store
+        if backend is None or store is None or not response:
+            then()
+            return
+        endpoint, request, key, state = self._endpoint, self._body.raw, self._api_key, self._state
+
+        def build() -> StoredResponse:
+            parts, now = endpoint.describe_response(request, response), time.time()
+            return StoredResponse(
+                id=parts.id,
+                key_id=key.id,
+                created_at=now,
+                expires_at=expiry_of(settings, now),
+                previous_id=state.previous_response_id if state is not None else None,
+                provider=backend.provider_name,
+                account=backend.account_number,
+                is_native=backend.profile.has_responses,
+                body=parts.body,
+                items=parts.items,
+            )
+
+        store.save(build, lambda error: None if self.is_done else self.run_guarded(then))
+
+    @property
+    def _state(self) -> StateReference | None:
+        return self._routing_info.state if self._routing_info is not None else None
+
+    def _send_response(self, response: EncodedResponse, now: float) -> None:
         self._first_byte_at = now
         if self._context.on_first_byte:
             self._report_first_byte()
@@ -303,14 +364,19 @@ class Exchange(RetryOwner):
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
         self._start_stream()
         attempt.sink = self._sink
-        if transform.has_ended:
-            self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)
-            self._sink.write(chunk, True)
-            if self._recorder is not None and transform.error is None and transform.finish_reason is not None:
-                self._cache_response(self._recorder)
-            self._finish()
-        else:
+        if not transform.has_ended:
             self._sink.write(chunk, False)
+        elif self._body.is_stored:
+            self._store_response(transform.final_response, lambda: self._end_stream(chunk, transform))
+        else:
+            self._end_stream(chunk, transform)
+
+    def _end_stream(self, chunk: bytes, transform: StreamTransform) -> None:
+        self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)
+        self._sink.write(chunk, True)
+        if self._recorder is not None and transform.error is None and transform.finish_reason is not None:
+            self._cache_response(self._recorder)
+        self._finish()
 
     def _cache_response(self, recorder: ResponseRecorder) -> None:
         """Cache a complete response, unless several backends produced it."""

@@ -235,7 +235,7 @@ class RetryLoop(AttemptOwner):
 
     def _decode_request(self) -> Any:
         if self._decoded_request is None:
-            self._decoded_request = self._endpoint.decode_request(self._body.raw)
+            self._decoded_request = self._endpoint.decode_request(self._body)
         return self._decoded_request
 
     def _retry_now(self) -> None:

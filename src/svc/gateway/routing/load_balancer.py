@@ -281,6 +281,6 @@ def fits_context_window(backend: Backend, body: RequestBody, routing_info: Routi
     output_tokens = routing_info.max_tokens or 0
     if backend.profile.max_output_tokens is not None:
         output_tokens = min(output_tokens, backend.profile.max_output_tokens)
-    if len(body.raw) <= (window - output_tokens) * MIN_BYTES_PER_TOKEN:  # nearly always
+    if not body.earlier_tokens and len(body.raw) <= (window - output_tokens) * MIN_BYTES_PER_TOKEN:  # nearly always
         return True
-    return estimate_prompt_tokens(body.raw, body.skeleton) + output_tokens <= window
+    return estimate_prompt_tokens(body.raw, body.skeleton) + body.earlier_tokens + output_tokens <= window

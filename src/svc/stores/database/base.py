@@ -15,6 +15,7 @@ import msgspec
 
 from svc.errors import SvcError
 from svc.stores.database.segment import JournalSegment
+from svc.wire.stored_response import StoredItem, StoredResponse
 
 BudgetPeriod = Literal["day", "month", "total"]
 GroupBy = Literal["key", "model", "provider", "tag", "day"]
@@ -261,6 +262,30 @@ class Database(Protocol):
 
         Reads all entries of `key_id` since then.
         """
+
+    def put_response(self, response: StoredResponse) -> None:
+        """Add a response with its items. The responses that it continues expire no earlier than it."""
+
+    def get_response(self, key_id: str, id: str, now: float) -> StoredResponse | None:
+        """Return a response without its items. None if it is unknown, expired, or another key's."""
+
+    def list_conversation(self, key_id: str, id: str, now: float) -> list[StoredItem] | None:
+        """Return the items of a response and of those that it continues, oldest first.
+
+        Returns None if one of them is unknown, deleted, expired, or another key's.
+        """
+
+    def list_response_items(self, key_id: str, response_id: str) -> list[StoredItem]:
+        """Return the items of one response: first those of its request, then its output."""
+
+    def find_response_items(self, key_id: str, item_ids: Sequence[str], now: float) -> list[StoredItem]:
+        """Return the items with these ids. Unknown ones, and those of other keys, are missing."""
+
+    def delete_response(self, key_id: str, id: str, now: float) -> bool:
+        """Delete a response with its items. Returns False if it is unknown, expired, or another key's."""
+
+    def prune_responses(self, now: float, *, limit: int = 500) -> int:
+        """Delete up to `limit` expired responses. Returns the number deleted."""
 
     def prune_entries(self, before: float, *, limit: int = 10_000) -> int:
         """Delete up to `limit` entries older than `before`, but not their sums. Returns the number deleted."""

@@ -3,6 +3,7 @@
 keys         one row for each key; every change increments `key_revision`, whose row lock orders the changes
 batches      one row for the entries of a key that were ingested together; retained for `ledger.retain_days`
 hours, days  the sums of entries, written in the same transaction as the entries; never deleted
+responses    stored responses, and in `response_items` their items; each row is deleted when it expires
 journals     the ingested bytes of each journal, written with the entries; the row with an empty name is a lock
 """
 
@@ -15,11 +16,12 @@ from svc.errors import UsageError
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.journal_lines import build_segment
 from svc.stores.database.key_rows import KeyRows
+from svc.stores.database.response_rows import ResponseRows
 from svc.stores.database.segment import JournalSegment
 from svc.stores.database.sum_rows import SumRows
 
 
-class SqlDatabase(KeyRows, SumRows):
+class SqlDatabase(KeyRows, ResponseRows, SumRows):
     """A Database without its connection."""
 
     def migrate(self) -> None:

@@ -1,0 +1,1 @@
+"""Responses that `[responses] store` keeps in the database."""

@@ -1,0 +1,117 @@
+"""Finds and saves stored responses for requests that run in callbacks. The queries run in a database thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from svc.errors import SvcError
+from svc.settings import ResponsesSettings
+from svc.stores.database.base import Database, StoreUnavailable
+from svc.stores.database.thread import DatabaseThread
+from svc.wire.stored_response import EarlierItems, StateReference, StoredItem, StoredResponse
+
+log = logging.getLogger("svc.gateway")
+
+T = TypeVar("T")
+
+QUERY_TIMEOUT_SECONDS: Final = 10.0
+MAX_PENDING_QUERIES: Final = 1000
+"""Queries that may wait. Beyond it, requests get 503 and responses are not kept."""
+RESPONSE_PRUNE_INTERVAL_SECONDS: Final = 600.0
+_SECONDS_PER_DAY: Final = 86_400.0
+
+
+class FoundState(msgspec.Struct, frozen=True):
+    """What the database has of a StateReference."""
+
+    previous: StoredResponse | None
+    items: EarlierItems
+    is_complete: bool
+    """Whether everything that the request refers to was found."""
+
+
+class ResponseStore:
+    """The stored responses of a gateway. `close` waits for the queries that it has started."""
+
+    def __init__(self, database: DatabaseThread) -> None:
+        self._database = database
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._prune_task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start to delete expired responses from time to time."""
+        self._prune_task = asyncio.get_running_loop().create_task(self._prune(), name="prune responses")
+
+    async def close(self) -> None:
+        """Stop, after the running queries."""
+        if self._prune_task is not None:
+            self._prune_task.cancel()
+            await asyncio.wait([self._prune_task])
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=QUERY_TIMEOUT_SECONDS)
+
+    def find(self, key_id: str, reference: StateReference, on_found: Callable[[FoundState | SvcError], None]) -> None:
+        """Call `on_found` with what a request refers to, or with an error."""
+        self._run(lambda database: find_state(database, key_id, reference, time.time()), on_found)
+
+    def save(self, build: Callable[[], StoredResponse], on_saved: Callable[[SvcError | None], None]) -> None:
+        """Save a response, then call `on_saved`. `build` runs in the database thread."""
+        self._run(lambda database: database.put_response(build()), on_saved)
+
+    def _run(self, query: Callable[[Database], T], callback: Callable[[T | SvcError], None]) -> None:
+        if len(self._tasks) >= MAX_PENDING_QUERIES:
+            callback(_unavailable_error())
+            return
+        task = asyncio.get_running_loop().create_task(self._query(query, callback))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _query(self, query: Callable[[Database], T], callback: Callable[[T | SvcError], None]) -> None:
+        result: T | SvcError
+        try:
+            result = await asyncio.wait_for(self._database.run_query(query), QUERY_TIMEOUT_SECONDS)
+        except (SvcError, TimeoutError) as error:
+            log.error("a query for stored responses failed: %s", getattr(error, "message", "timeout"))
+            result = _unavailable_error()
+        except Exception:  # boundary: no one awaits the task, and the request must continue
+            log.exception("a query for stored responses failed")
+            result = _unavailable_error()
+        callback(result)
+
+    async def _prune(self) -> None:
+        while True:
+            try:
+                while await self._database.run_query(lambda database: database.prune_responses(time.time())):
+                    pass
+            except SvcError as error:
+                log.warning("expired responses were not deleted: %s", error.message)
+            await asyncio.sleep(RESPONSE_PRUNE_INTERVAL_SECONDS)
+
+
+def _unavailable_error() -> StoreUnavailable:
+    return StoreUnavailable("The database of stored responses does not respond. Try again.")
+
+
+def expiry_of(settings: ResponsesSettings, created_at: float) -> float:
+    """Return when a response expires, in Unix seconds."""
+    return created_at + settings.retain_days * _SECONDS_PER_DAY if settings.retain_days else math.inf
+
+
+def find_state(database: Database, key_id: str, reference: StateReference, now: float) -> FoundState:
+    """Return what the database has of a reference. Raises StoreUnavailable."""
+    previous: StoredResponse | None = None
+    conversation: list[StoredItem] | None = []
+    if reference.previous_response_id is not None:
+        previous = database.get_response(key_id, reference.previous_response_id, now)
+        conversation = database.list_conversation(key_id, reference.previous_response_id, now)
+    referred = database.find_response_items(key_id, reference.item_ids, now) if reference.item_ids else []
+    by_id = {item.id: item.body for item in referred}
+    is_complete = conversation is not None and all(item_id in by_id for item_id in reference.item_ids)
+    return FoundState(previous, EarlierItems([item.body for item in conversation or []], by_id), is_complete)

@@ -1,0 +1,251 @@
+"""`[responses] store`: conversations that continue by id, and the routes of stored responses."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.conftest import StartGateway
+from tests.e2e.harness import CLAUDE, GPT, LLAMA, Gateway
+from tests.e2e.test_responses import EVERY, TOOLS, TRANSLATED, events_of, scripted
+from tests.fakes import anthropic_wire, openai_wire, responses_wire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, fin, sse
+
+STORE = "[responses]\nstore = true\n"
+TWO_KEYS = {"SVC_API_KEYS": "test-client-key-1,test-client-key-2"}
+
+
+@pytest.fixture
+def storing(start_gateway: StartGateway) -> Gateway:
+    return start_gateway(config=STORE, env=TWO_KEYS)
+
+
+def create(gateway: Gateway, model: str = LLAMA, **fields: Any) -> Any:
+    got = gateway.request("POST", "/v1/responses", {"model": model, "input": "Hi", **fields})
+    assert got.status == 200, got.body
+    return got.json
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("letter", "model"), TRANSLATED)
+def test_stored_response_conversation_continues_by_id(
+    storing: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, stream: bool
+) -> None:
+    fakes[letter].plays(scripted(letter, "eins", stream=stream), scripted(letter, "zwei"))
+    client = storing.openai()
+    if stream:
+        with client.responses.stream(model=model, input="first", instructions="Be brief.") as opened:
+            first = opened.get_final_response()
+    else:
+        first = client.responses.create(model=model, input="first", instructions="Be brief.")
+    assert first.model_dump()["store"] is True
+    second = client.responses.create(model=model, input="second", previous_response_id=first.id)
+    assert (second.output_text, second.previous_response_id) == ("zwei", first.id)
+    sent = fakes[letter].wait(2).json
+    turns = [(message["role"], message["content"]) for message in sent["messages"]]
+    assert turns == [("user", "first"), ("assistant", "eins"), ("user", "second")]
+    assert "system" not in sent
+
+
+def test_stored_response_is_read_listed_and_deleted(storing: Gateway, provider_c: FakeProvider) -> None:
+    client = storing.openai()
+    made = client.responses.create(
+        model=LLAMA, input=[{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    )
+    assert client.responses.retrieve(made.id).output_text == made.output_text
+    items = client.responses.input_items.list(made.id, order="asc").data
+    assert [item.content[0].text for item in items] == ["one", "two"]
+    page = storing.request("GET", f"/v1/responses/{made.id}/input_items?limit=1").json
+    assert (page["has_more"], page["data"][0]["content"][0]["text"]) == (True, "two")
+    rest = storing.request("GET", f"/v1/responses/{made.id}/input_items?after={page['last_id']}").json
+    assert (rest["has_more"], rest["data"][0]["content"][0]["text"]) == (False, "one")
+    client.responses.delete(made.id)
+    for method in ("GET", "DELETE"):
+        assert storing.request(method, f"/v1/responses/{made.id}").status == 404
+    again = storing.request("POST", "/v1/responses", {"model": LLAMA, "input": "x", "previous_response_id": made.id})
+    assert (again.status, again.json["error"]["code"], again.json["error"]["param"]) == (
+        404,
+        "not_found",
+        "previous_response_id",
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [("limit=0", "limit"), ("limit=x", "limit"), ("order=up", "order"), ("after=x", "after")]
+)
+def test_stored_response_items_with_bad_query_return_400(
+    storing: Gateway, provider_c: FakeProvider, query: str, param: str
+) -> None:
+    got = storing.request("GET", f"/v1/responses/{create(storing)['id']}/input_items?{query}")
+    assert (got.status, got.json["error"]["param"]) == (400, param)
+
+
+def test_stored_response_of_another_key_is_not_found(storing: Gateway, provider_c: FakeProvider) -> None:
+    made = create(storing)
+    other = "test-client-key-2"
+    assert storing.request("GET", f"/v1/responses/{made['id']}", key=other).status == 404
+    assert storing.request("DELETE", f"/v1/responses/{made['id']}", key=other).status == 404
+    body = {"model": LLAMA, "input": "x", "previous_response_id": made["id"]}
+    assert storing.request("POST", "/v1/responses", body, key=other).status == 404
+    assert storing.request("GET", f"/v1/responses/{made['id']}").status == 200
+    assert storing.request("GET", f"/v1/responses/{made['id']}", key=None).status == 401
+
+
+def test_stored_response_expires(storing: Gateway, provider_c: FakeProvider) -> None:
+    first = create(storing)
+    second = create(storing, previous_response_id=first["id"])
+    with sqlite3.connect(storing.home / "svc" / "svc.db") as database:
+        assert database.execute("UPDATE responses SET expires_at = 1 WHERE id = ?", (first["id"],)).rowcount == 1
+    assert storing.request("GET", f"/v1/responses/{first['id']}").status == 404
+    assert storing.request("GET", f"/v1/responses/{second['id']}").status == 200
+    body = {"model": LLAMA, "input": "x", "previous_response_id": second["id"]}
+    assert storing.request("POST", "/v1/responses", body).status == 404
+
+
+def test_stored_response_store_false_is_not_kept(storing: Gateway, provider_c: FakeProvider) -> None:
+    made = create(storing, store=False)
+    assert made["store"] is False
+    assert storing.request("GET", f"/v1/responses/{made['id']}").status == 404
+
+
+def test_stored_response_chain_of_50_turns_over_restart(storing: Gateway, provider_c: FakeProvider) -> None:
+    previous: dict[str, Any] = {}
+    for turn in range(50):
+        provider_c.plays(answer(200, openai_wire.chat(f"answer {turn}")))
+        previous = {"previous_response_id": create(storing, input=f"turn {turn}", **previous)["id"]}
+        if turn == 25:
+            storing.stop()
+            storing.start()
+    sent = provider_c.wait(50).json["messages"]
+    expected = [text for turn in range(49) for text in (f"turn {turn}", f"answer {turn}")]
+    assert [message["content"] for message in sent] == [*expected, "turn 49"]
+
+
+def test_stored_response_survives_kill(storing: Gateway, provider_c: FakeProvider) -> None:
+    made = create(storing)
+    storing.process.kill()
+    storing.process.wait(5)
+    storing.start()
+    assert storing.request("GET", f"/v1/responses/{made['id']}").json["id"] == made["id"]
+
+
+def test_stored_response_broken_stream_is_stored_as_failed(storing: Gateway, provider_c: FakeProvider) -> None:
+    provider_c.plays(sse(openai_wire.stream("eins zwei")[:2], end=fin()))
+    got = storing.request("POST", "/v1/responses", {"model": LLAMA, "input": "Hi", "stream": True})
+    last = events_of(got.body)[-1]
+    stored = storing.request("GET", f"/v1/responses/{last['response']['id']}").json
+    assert (stored["status"], stored["error"]["code"]) == ("failed", "provider_error")
+
+
+def test_stored_response_item_reference_is_resolved(storing: Gateway, provider_c: FakeProvider) -> None:
+    provider_c.plays(answer(200, openai_wire.chat("eins")))
+    item = create(storing)["output"][0]["id"]
+    conversation = [
+        {"role": "user", "content": "Hi"},
+        {"type": "item_reference", "id": item},
+        {"role": "user", "content": "Go on"},
+    ]
+    create(storing, input=conversation)
+    assert [message["content"] for message in provider_c.wait(2).json["messages"]] == ["Hi", "eins", "Go on"]
+    unknown = {"model": LLAMA, "input": [{"type": "item_reference", "id": "msg_none"}]}
+    assert storing.request("POST", "/v1/responses", unknown).status == 404
+
+
+def test_stored_response_thinking_returns_with_its_signature(storing: Gateway, provider_b: FakeProvider) -> None:
+    blocks = [anthropic_wire.thinking("hm", "sig-1"), anthropic_wire.tool_use("call_1", "weather", "{}")]
+    provider_b.plays(answer(200, anthropic_wire.message(blocks, stop="tool_use")))
+    first = create(storing, CLAUDE, tools=TOOLS)
+    output = [{"type": "function_call_output", "call_id": "call_1", "output": "sun"}]
+    create(storing, CLAUDE, input=output, tools=TOOLS, previous_response_id=first["id"])
+    assistant = provider_b.wait(2).json["messages"][1]["content"]
+    assert assistant[0] == {"type": "thinking", "thinking": "hm", "signature": "sig-1"}
+    assert assistant[1]["type"] == "tool_use"
+
+
+def test_stored_response_of_native_provider_is_continued_there(storing: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(
+        answer(200, responses_wire.response("eins")), answer(200, responses_wire.response("zwei", id="resp_2"))
+    )
+    first = create(storing, GPT)
+    create(storing, GPT, input="second", previous_response_id=first["id"])
+    sent = provider_a.wait(2).json
+    assert (sent["previous_response_id"], sent["input"]) == (first["id"], "second")
+
+
+def test_stored_response_moves_between_native_and_translated_models(
+    storing: Gateway, provider_a: FakeProvider, provider_c: FakeProvider
+) -> None:
+    provider_a.plays(answer(200, responses_wire.response("eins")))
+    first = create(storing, GPT, input="first")
+    second = create(storing, LLAMA, input="second", previous_response_id=first["id"])
+    assert [message["content"] for message in provider_c.wait().json["messages"]] == ["first", "eins", "second"]
+    create(storing, GPT, input="third", previous_response_id=second["id"])
+    sent = provider_a.wait(2).json
+    assert "previous_response_id" not in sent
+    assert [item["content"][0]["text"] for item in sent["input"]][:3] == ["first", "eins", "second"]
+
+
+def test_stored_response_id_unknown_goes_to_first_native_provider(storing: Gateway, provider_a: FakeProvider) -> None:
+    create(storing, GPT, previous_response_id="resp_elsewhere")
+    assert provider_a.wait().json["previous_response_id"] == "resp_elsewhere"
+
+
+@pytest.mark.parametrize(("letter", "model"), EVERY)
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+    ],
+)
+def test_state_without_store_is_native_or_400(
+    gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str, fields: dict[str, Any], param: str
+) -> None:
+    got = gateway.request("POST", "/v1/responses", {"model": model, "input": "Hi", **fields})
+    if letter == "A":
+        assert got.status == 200
+        sent = fakes[letter].wait().json
+        assert all(sent[name] == value for name, value in fields.items())
+        return
+    assert (got.status, got.json["error"]["code"], got.json["error"]["param"]) == (400, "invalid_request", param)
+    assert "[responses]" in got.json["error"]["message"]
+    assert not fakes[letter].requests
+
+
+def test_state_unknown_native_id_has_no_fallback(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
+) -> None:
+    gateway = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{LLAMA}"]\n')
+    provider_a.plays(answer(500, b"{}"), answer(500, b"{}"))
+    body = {"model": GPT, "input": "Hi"}
+    assert gateway.request("POST", "/v1/responses", body).status == 200
+    got = gateway.request("POST", "/v1/responses", {**body, "previous_response_id": "resp_1"})
+    assert got.status == 502
+    assert len(provider_c.requests) == 1
+
+
+def test_stored_routes_without_store_say_how_to_enable_it(gateway: Gateway) -> None:
+    got = gateway.request("GET", "/v1/responses/resp_1")
+    assert got.status == 404
+    assert "[responses]" in got.json["error"]["message"]
+
+
+def test_responses_websocket_upgrade_returns_426(gateway: Gateway) -> None:
+    headers = {
+        "connection": "upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    got = gateway.request("GET", "/v1/responses", headers=headers)
+    assert (got.status, got.json["error"]["code"]) == (426, "invalid_request")
+
+
+def test_sdk_reports_deleted_response(storing: Gateway, provider_c: FakeProvider) -> None:
+    with pytest.raises(openai.NotFoundError):
+        storing.openai().responses.retrieve("resp_none")
