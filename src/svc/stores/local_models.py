@@ -44,17 +44,19 @@ class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and response together, unless the settings have another number."""
     sampling: Mapping[str, Any] = {}
     """Defaults for requests, see `Sampling`."""
+    version: str = "1"
     description: str = ""
     licence: str = ""
     source: str = ""
     """Where it came from, such as `hf:OWNER/REPO:FILE`, or empty text for a recipe or bundle."""
     size_bytes: int = 0
+    """Bytes of all of its files."""
     header: GgufHeader | None = None
     """The header of the file, or None if it cannot be read."""
 
     def memory_bytes(self, context_tokens: int) -> int:
         """Return the estimated memory of the loaded model."""
-        return self.header.memory_bytes(context_tokens) if self.header else self.size_bytes
+        return self.size_bytes + (self.header.working_memory_bytes(context_tokens) if self.header else 0)
 
 
 def models_folder(home: Path) -> Path:
@@ -93,7 +95,10 @@ def _describe(metadata: BundleMetadata, path: Path) -> LocalModel:
     template, details = metadata.execution_template, metadata.metadata or {}
     try:
         stat = path.stat()
-        size, header = stat.st_size, _read_header(path, stat.st_mtime_ns, stat.st_size)
+        names = {Path(name).name for name in metadata.files if name.endswith(".gguf")} - {path.name}
+        parts = [path.with_name(name) for name in names]
+        size = stat.st_size + sum(part.stat().st_size for part in parts)
+        header = _read_header(path, stat.st_mtime_ns, stat.st_size)
     except (OSError, SvcError) as error:
         log.info("%s: %s", path, error)
         size, header = 0, None
@@ -109,6 +114,7 @@ def _describe(metadata: BundleMetadata, path: Path) -> LocalModel:
         kind="embedding" if is_embedding else "chat",
         context_window=context,
         sampling=sampling if isinstance(sampling, dict) else {},
+        version=metadata.version,
         description=metadata.description or "",
         licence=str(details.get("licence") or ""),
         source=str(details.get("source") or ""),

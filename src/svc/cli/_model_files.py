@@ -1,0 +1,103 @@
+"""Models that no recipe builds: adds GGUF files, and reads the states of all models from a running `svc up`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from svc.cli import base
+from svc.client.discovery import find_gateway, read_local_api_key
+from svc.distribution import install_command
+from svc.errors import CommandFailed
+from svc.recipes.recipe import list_recipes
+from svc.stores.local_models import LocalModel
+from svc.stores.model_files.install import ModelFiles, describe_size, install_model_files, local_file
+from svc.stores.model_files.ollama import ollama_files
+
+STATE_TIMEOUT_SECONDS = 2.0
+_HUB_MODULE = "svc.stores.model_files.hub"
+"""Imported on demand: it needs an extra, and takes half a second."""
+
+
+def is_file_reference(text: str) -> bool:
+    """Return whether the argument of `svc models add` names a file, and not a recipe."""
+    return text.startswith(("hf:", "ollama:")) or text.lower().endswith(".gguf") or "/" in text
+
+
+def add(reference: str, name: str | None, *, as_json: bool) -> int:
+    """Install a model, and print what was installed. Raises CommandFailed and UsageError."""
+    quant: str | None = None
+    choices: tuple[str, ...] = ()
+    if reference.startswith("hf:"):
+        files, quant, choices = _download(reference.removeprefix("hf:"))
+    elif reference.startswith("ollama:"):
+        files = ollama_files(reference.removeprefix("ollama:"), os.environ)
+    else:
+        files = local_file(reference)
+    reserved_names = list_recipes(base.home() / "recipes")
+    model, is_new = install_model_files(files, base.home(), name, reserved_names=reserved_names)
+    if as_json:
+        row = describe(model, {})
+        base.print_json({**row, "sha256": files.sha256, "quant": quant, "choices": list(choices), "new": is_new})
+        return 0
+    if quant and len(choices) > 1:
+        print(f"chose {quant} of {', '.join(choices)}; choose another one with {reference.partition(':')[0]}:…:QUANT")
+    details = [model.kind, describe_size(model.size_bytes), f"licence {model.licence or 'unknown: see its page'}"]
+    print(f"{model.name} {'added' if is_new else 'is already there'} ({', '.join(details)}): {model.path.parent}")
+    return 0
+
+
+def _download(reference: str) -> tuple[ModelFiles, str | None, tuple[str, ...]]:
+    """Return the files, the quantisation that was chosen, and all choices with their sizes."""
+    if find_spec("huggingface_hub") is None:
+        raise CommandFailed(f"Models of the Hugging Face Hub need an extra; install it with: {install_command('hub')}")
+    hub = importlib.import_module(_HUB_MODULE)
+    with base.ProgressBar() as progress:
+        files, variant, variants = hub.hub_files(reference, progress)
+    has_choice = ":" not in reference
+    return files, variant.quant or None, tuple(map(str, variants)) if has_choice else ()
+
+
+def describe(model: LocalModel, states: Mapping[str, str]) -> dict[str, Any]:
+    """Return the row of an installed model, with the fields of `svc models ls --json`."""
+    return {
+        "name": model.name,
+        "model_id": model.name,
+        "version": model.version,
+        "task": model.kind,
+        "licence": model.licence,
+        "download_bytes": 0,
+        "size_bytes": model.size_bytes,
+        "path": str(model.path.parent) if model.size_bytes else None,
+        "source": model.source or None,
+        "state": states.get(model.name),
+        "description": model.description if model.size_bytes else f"its file is missing: {_target(model.path)}",
+    }
+
+
+def _target(path: Path) -> str:
+    """Return the file that a link names."""
+    return os.readlink(path) if path.is_symlink() else str(path)
+
+
+def read_states(home: Path) -> dict[str, str]:
+    """Return the states of the models in the running `svc up`: loaded, loading, unloaded or failed."""
+    url, key = find_gateway(home), read_local_api_key(home)
+    if url is None or key is None or not re.match(r"https?://", url):
+        return {}
+    outbound_http = importlib.import_module("svc.outbound_http")  # slow to import
+    httpx2 = importlib.import_module("httpx2")
+    try:
+        with httpx2.Client(
+            verify=outbound_http.select_tls_context(url), timeout=STATE_TIMEOUT_SECONDS, trust_env=False
+        ) as client:
+            response = client.get(f"{url}/models", headers={"authorization": f"Bearer {key}"})
+            listed = response.json()["data"]
+    except (*outbound_http.HTTP_ERRORS, ValueError, KeyError):
+        return {}
+    return {row["id"]: row["state"] for row in listed if isinstance(row, dict) and "state" in row}
