@@ -23,7 +23,7 @@ from tests.e2e.harness import Gateway, provider_environment, run
 from tests.fakes.provider import FakeProvider
 
 CACHE = HERE.parents[1] / ".cache" / "svc"
-MODEL = "smollm2-135m"
+MODELS = ("smollm2-135m", "all-minilm-l6-v2")
 SETTINGS = "[local]\nenabled = true\n[routing]\nretries = 0\nbreaker = false\n"
 SECONDS = 300
 
@@ -73,9 +73,10 @@ def print_results(name: str, results: list[Result]) -> None:
 
 @contextmanager
 def servers() -> Iterator[tuple[Gateway, Mapping[str, FakeProvider]]]:
-    """A gateway with two providers and the embedded model."""
+    """A gateway with two providers and two models of this machine."""
     add = {**os.environ, "SVC_HOME": str(CACHE)}
-    subprocess.run([sys.executable, "-m", "svc", "models", "add", MODEL], env=add, check=True, timeout=600)
+    for model in MODELS:
+        subprocess.run([sys.executable, "-m", "svc", "models", "add", model], env=add, check=True, timeout=600)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svc-conformance-")))
         fakes = {

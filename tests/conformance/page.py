@@ -12,13 +12,13 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance
 REASONS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "reasons.toml").read_text(encoding="utf-8"))
 COLUMNS = (
     *("JSON", "stream", "usage in a stream", "tools", "tools in a stream", "structured output", "errors", "cut stream"),
-    *("cancellation", "embedded model"),
+    *("cancellation", "embedded model", "embeddings"),
 )
 TOP = """# Tested client libraries
 
 `make conformance` generates this page. It runs client libraries of other projects against a real `svc gateway`. Each
 client has an environment of its own. Behind the gateway are a provider of each dialect
-(`tests/conformance/upstream.py`) and the embedded model. Every check except the last runs with a model of an OpenAI
+(`tests/conformance/upstream.py`) and the embedded model. Every check except the last two runs with a model of an OpenAI
 provider and with a model of an Anthropic provider.
 
 * *errors*: the statuses 400, 401, 403, 404, 429 and 502, for JSON and for streams. The client raises its own
@@ -27,6 +27,8 @@ provider and with a model of an Anthropic provider.
   client raises an exception each time.
 * *cancellation*: the client stops reading. The gateway closes the provider's connection before the client sends its
   next request.
+* *embeddings*: `text-embedding-3-small` of the provider, and `all-minilm-l6-v2` on this machine. Base64 and floats
+  have the same bits. Texts of similar meaning have similar vectors.
 
 ✓ means that the check passes, ✗ that it fails (see below), and – that the client has no such feature.
 

@@ -91,7 +91,7 @@ class OpenAIUpstream(OpenAIWire):
     """A provider with OpenAI's wire format."""
 
     def usual(self, seen: Recorded) -> Script:
-        if seen.method == "GET":
+        if seen.method == "GET" or seen.path == "/v1/embeddings":
             return super().usual(seen)
         request = seen.json
         parsed = parse_openai(request)

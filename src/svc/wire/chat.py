@@ -257,3 +257,5 @@ class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Whether the provider accepts `stream_options.include_usage`."""
     thought_signature: str = ""
     """The signature for earlier tool calls whose client did not keep that of the provider. Gemini requires one."""
+    token_input: bool = True
+    """Whether the provider accepts tokens as the input of embeddings, not only texts."""

@@ -7,9 +7,26 @@ import openai
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
-from report import CLAUDE, CODES, GPT, KEY, LOCAL, URL, WEAK_KEY, WEATHER, WORDS, check, raises, run, same
+from report import (
+    CLAUDE,
+    CODES,
+    EMBEDDINGS,
+    GPT,
+    KEY,
+    LOCAL,
+    TEXTS,
+    URL,
+    WEAK_KEY,
+    WEATHER,
+    WORDS,
+    check,
+    check_vectors,
+    raises,
+    run,
+    same,
+)
 
 MODELS = (f"{GPT} openai", f"{CLAUDE} openai", f"{GPT} anthropic", f"{CLAUDE} anthropic")
 
@@ -133,6 +150,17 @@ def cancel(named):
 def embedded(named):
     assert chat(named, max_tokens=20).invoke("Say hello.").text
     assert "".join(piece.text for piece in chat(named, max_tokens=20).stream("Say hello."))
+
+
+@check("embeddings", EMBEDDINGS)
+def embeddings(model):
+    # Without `check_embedding_ctx_length=False`, LangChain sends tokens of OpenAI's vocabulary instead of texts.
+    one = OpenAIEmbeddings(model=model, api_key=KEY, base_url=f"{URL}/v1", check_embedding_ctx_length=False)
+    vectors = one.embed_documents(TEXTS)
+    check_vectors(vectors, model)
+    same(one.embed_query(TEXTS[0]), vectors[0])
+    wrong = OpenAIEmbeddings(model=GPT, api_key=KEY, base_url=f"{URL}/v1", check_embedding_ctx_length=False)
+    same(raises(openai.BadRequestError, lambda: wrong.embed_query("x")).param, "model")
 
 
 run()

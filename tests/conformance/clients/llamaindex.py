@@ -5,9 +5,27 @@ import time
 import openai
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
-from report import ARGUMENTS, CODES, KEY, LOCAL, URL, WEAK_KEY, WEATHER, WORDS, check, raises, run, same
+from report import (
+    ARGUMENTS,
+    CODES,
+    EMBEDDINGS,
+    GPT,
+    KEY,
+    LOCAL,
+    TEXTS,
+    URL,
+    WEAK_KEY,
+    WEATHER,
+    WORDS,
+    check,
+    check_vectors,
+    raises,
+    run,
+    same,
+)
 
 
 def chat(model, key=KEY, **more):
@@ -119,6 +137,16 @@ def cancel(model):
 def embedded(model):
     assert chat(model, max_tokens=20).complete("Say hello.").text
     assert "".join(piece.delta for piece in chat(model, max_tokens=20).stream_chat([ChatMessage("Say hello.")]))
+
+
+@check("embeddings", EMBEDDINGS)
+def embeddings(model):
+    one = OpenAILikeEmbedding(model_name=model, api_key=KEY, api_base=f"{URL}/v1")
+    vectors = one.get_text_embedding_batch(TEXTS)
+    check_vectors(vectors, model)
+    same(one.get_query_embedding(TEXTS[0]), vectors[0])
+    wrong = OpenAILikeEmbedding(model_name=GPT, api_key=KEY, api_base=f"{URL}/v1", max_retries=0)
+    same(raises(openai.BadRequestError, lambda: wrong.get_query_embedding("x")).param, "model")
 
 
 run()

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
-import { ARGUMENTS, CODES, GPT, KEY, LOCAL, TOOL_SCHEMA, URL, WEAK_KEY, WEATHER, WORDS, check, run, sleep, thrown } from "./report.mjs";
+import { ARGUMENTS, CODES, EMBEDDINGS, GPT, KEY, LOCAL, TEXTS, TOOL_SCHEMA, URL, WEAK_KEY, WEATHER, WORDS, check, checkVectors, run, sleep, thrown } from "./report.mjs";
 
 const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: KEY });
 const user = (content) => [{ role: "user", content }];
@@ -110,6 +110,19 @@ check(
     assert.ok(text(await all(await client.chat.completions.create({ ...asked, stream: true }))));
   },
   [LOCAL],
+);
+
+check(
+  "embeddings",
+  async (model) => {
+    const answer = await client.embeddings.create({ model, input: TEXTS });
+    checkVectors(answer.data.map((row) => row.embedding), model);
+    const floats = await client.embeddings.create({ model, input: TEXTS, encoding_format: "float" });
+    const bits = (data) => data.map((row) => [...new Uint8Array(Float32Array.from(row.embedding).buffer)]);
+    assert.deepEqual(bits(floats.data), bits(answer.data)); // `answer` was base64
+    assert.equal((await thrown(client.embeddings.create({ model: GPT, input: "x" }))).param, "model");
+  },
+  EMBEDDINGS,
 );
 
 await run();

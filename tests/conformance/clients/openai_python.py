@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from array import array
 
 import openai
 from pydantic import BaseModel
@@ -10,15 +11,18 @@ from report import (
     ARGUMENTS,
     BOTH,
     CODES,
+    EMBEDDINGS,
     GPT,
     KEY,
     LOCAL,
+    TEXTS,
     TOOL_SCHEMA,
     URL,
     WEAK_KEY,
     WEATHER,
     WORDS,
     check,
+    check_vectors,
     raises,
     run,
     same,
@@ -177,6 +181,27 @@ def embedded(model):
         openai.BadRequestError, lambda: client.chat.completions.create(model=model, messages=user("Hi"), temperature=9)
     )
     same(error.code, "invalid_request")
+
+
+@check("embeddings", EMBEDDINGS)
+def embeddings(model):
+    answer = client.embeddings.create(model=model, input=TEXTS)
+    check_vectors([row.embedding for row in answer.data], model)
+    same([row.index for row in answer.data], [0, 1, 2])
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 0
+    floats = client.embeddings.create(model=model, input=TEXTS, encoding_format="float")
+    for one, other in zip(answer.data, floats.data, strict=True):
+        same(array("f", other.embedding).tobytes(), array("f", one.embedding).tobytes())  # `answer` was base64
+    many = client.embeddings.create(model=model, input=["word"] * 2048)
+    same(len(many.data), 2048)
+    same(
+        raises(openai.BadRequestError, lambda: client.embeddings.create(model=model, input=["x"] * 2049)).param, "input"
+    )
+    same(raises(openai.BadRequestError, lambda: client.embeddings.create(model=GPT, input="x")).param, "model")
+    same(
+        raises(openai.BadRequestError, lambda: client.chat.completions.create(model=model, messages=user("Hi"))).param,
+        "model",
+    )
 
 
 run()

@@ -3,6 +3,8 @@ import assert from "node:assert/strict";
 
 export const URL = process.env.SVC_URL, KEY = process.env.SVC_KEY, WEAK_KEY = process.env.SVC_WEAK_KEY;
 export const GPT = "gpt-4o-mini", CLAUDE = "claude-3-5-sonnet-20241022", LOCAL = "smollm2-135m";
+export const EMBEDDINGS = ["text-embedding-3-small", "all-minilm-l6-v2"];
+export const TEXTS = ["A man plays a guitar.", "Someone plays an instrument.", "The stock market fell today."];
 export const WORDS = "The fake answers with, in ünïcode and 🦙, ten words.";
 export const TOOL_SCHEMA = {
   type: "object",
@@ -45,4 +47,13 @@ export async function thrown(promise) {
     return error;
   }
   assert.fail("nothing was thrown");
+}
+
+// Checks that there is a vector for each of TEXTS. Those of the local model must show which texts are similar.
+export function checkVectors(vectors, model) {
+  const local = model === EMBEDDINGS[1];
+  assert.deepEqual(vectors.map((vector) => vector.length), TEXTS.map(() => (local ? 384 : 3)));
+  if (!local) return;
+  const [near, far] = [1, 2].map((at) => vectors[0].reduce((sum, value, place) => sum + value * vectors[at][place], 0));
+  assert.ok(near > 0.5 && far < 0.3, `${near} ${far}`);
 }

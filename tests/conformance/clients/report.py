@@ -17,6 +17,8 @@ URL = os.environ["SVC_URL"]
 KEY, WEAK_KEY = os.environ["SVC_KEY"], os.environ["SVC_WEAK_KEY"]
 GPT, CLAUDE, LOCAL = "gpt-4o-mini", "claude-3-5-sonnet-20241022", "smollm2-135m"
 BOTH = (GPT, CLAUDE)
+EMBEDDINGS = ("text-embedding-3-small", "all-minilm-l6-v2")
+TEXTS = ["A man plays a guitar.", "Someone plays an instrument.", "The stock market fell today."]
 WORDS = "The fake answers with, in ünïcode and 🦙, ten words."
 TOOL_SCHEMA = {
     "type": "object",
@@ -77,3 +79,11 @@ def raises(kind, function):
     except kind as error:
         return error
     raise AssertionError(f"no {kind.__name__}")
+
+
+def check_vectors(vectors, model):
+    """Check that there is a vector for each of TEXTS. Those of the local model must show which texts are similar."""
+    same([len(vector) for vector in vectors], [384 if model == EMBEDDINGS[1] else 3] * len(TEXTS))
+    if model == EMBEDDINGS[1]:
+        near, far = (sum(a * b for a, b in zip(vectors[0], vectors[at], strict=True)) for at in (1, 2))
+        assert near > 0.5 > 0.3 > far, (near, far)

@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { APICallError, Output, generateText, stepCountIs, streamText, tool } from "ai";
+import { APICallError, Output, embedMany, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
-import { ARGUMENTS, CLAUDE, CODES, GPT, KEY, LOCAL, URL, WEAK_KEY, WEATHER, WORDS, check, run, sleep, thrown } from "./report.mjs";
+import { ARGUMENTS, CLAUDE, CODES, EMBEDDINGS, GPT, KEY, LOCAL, TEXTS, URL, WEAK_KEY, WEATHER, WORDS, check, checkVectors, run, sleep, thrown } from "./report.mjs";
 
 const openai = (apiKey) =>
   createOpenAICompatible({ name: "svc", baseURL: `${URL}/v1`, apiKey, includeUsage: true, supportsStructuredOutputs: true });
@@ -99,6 +99,16 @@ check(
     assert.ok(await streamText({ ...asked, ...quiet }).text);
   },
   [LOCAL],
+);
+
+check(
+  "embeddings",
+  async (named) => {
+    const answer = await embedMany({ model: openai(KEY).textEmbeddingModel(named), values: TEXTS });
+    checkVectors(answer.embeddings, named);
+    assert.ok(answer.usage.tokens > 0);
+  },
+  EMBEDDINGS,
 );
 
 await run();

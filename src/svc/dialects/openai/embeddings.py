@@ -12,6 +12,7 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.upstream_errors import map_upstream_error
 from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest, ProviderFailed
+from svc.wire.chat import UpstreamOverrides
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 MAX_EMBEDDING_INPUTS: Final = 2048
@@ -56,6 +57,17 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     if isinstance(fields.input, list):
         _check_inputs(fields.input)
     return RoutingInfo(model=fields.model, has_completion=False, has_single_prompt=False)
+
+
+def check_supported(body: RequestBody, overrides: UpstreamOverrides) -> None:
+    """Raise InvalidRequest for a field that the provider does not support and that cannot be left out."""
+    if overrides.token_input and "dimensions" not in overrides.rejects:
+        return
+    fields = _BODY_DECODER.decode(body.skeleton or body.raw)
+    if fields.dimensions is not None and "dimensions" in overrides.rejects:
+        raise InvalidRequest("This model has vectors of one size: omit `dimensions`.", param="dimensions")
+    if not overrides.token_input and isinstance(fields.input, list) and not isinstance(fields.input[0], str):
+        raise InvalidRequest("This model takes texts only: send strings as `input`, not tokens.", param="input")
 
 
 def _check_inputs(inputs: list[Any]) -> None:

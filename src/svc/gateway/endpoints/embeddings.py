@@ -5,7 +5,7 @@ from __future__ import annotations
 from svc.dialects import openai
 from svc.dialects.base import EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
-from svc.dialects.openai.embeddings import decode_response, decode_routing_info
+from svc.dialects.openai.embeddings import check_supported, decode_response, decode_routing_info
 from svc.dialects.request_passthrough import pass_through_request
 from svc.dialects.routing_info import RoutingInfo
 
@@ -18,6 +18,7 @@ class _EmbeddingsUpstream(Codec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
+        check_supported(body, profile.overrides)
         return pass_through_request(body, routing_info, profile, ask_usage=False)
 
     def decode_response(self, raw: bytes) -> EncodedResponse:

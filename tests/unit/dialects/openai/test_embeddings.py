@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from svc.dialects.base import RequestBody
-from svc.dialects.openai.embeddings import MAX_EMBEDDING_INPUTS, decode_response, decode_routing_info
+from svc.dialects.openai.embeddings import (
+    MAX_EMBEDDING_INPUTS,
+    check_supported,
+    decode_response,
+    decode_routing_info,
+)
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
+from svc.wire.chat import UpstreamOverrides
 from svc.wire.usage import TokenUsage
 
 ROW = {"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}
@@ -74,6 +80,31 @@ def test_routing_info_every_form_of_input_is_accepted(fields: dict[str, Any]) ->
 def test_routing_info_invalid_field_error_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_routing_info(request(**fields))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fields", "param"),
+    [
+        ({}, {"input": [1], "dimensions": 5}, None),
+        ({"rejects": ("user",)}, {"input": [[1]], "dimensions": 5}, None),
+        ({"token_input": False}, {"input": ["a"], "dimensions": 5}, None),
+        ({"token_input": False}, {"input": [1]}, "input"),
+        ({"token_input": False}, {"input": [[1], [2]]}, "input"),
+        ({"rejects": ("dimensions",)}, {"input": [1], "dimensions": None}, None),
+        ({"rejects": ("dimensions",)}, {"dimensions": 5}, "dimensions"),
+    ],
+)
+def test_check_supported_names_the_field_that_the_provider_lacks(
+    overrides: dict[str, Any], fields: dict[str, Any], param: str | None
+) -> None:
+    body = request(**fields)
+    decode_routing_info(body)
+    if param is None:
+        check_supported(body, UpstreamOverrides(**overrides))
+        return
+    with pytest.raises(InvalidRequest) as caught:
+        check_supported(body, UpstreamOverrides(**overrides))
     assert caught.value.param == param
 
 
