@@ -20,6 +20,7 @@ from svc.speech.model import (
     RecognitionModel,
     detect_model,
 )
+from svc.stores.local_models import read_local_model
 from svc.wire.speech import ConfigMessage
 
 _MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -131,9 +132,8 @@ class SpeechModelCatalog:
         """Return the names of the installed models. Empty without the speech extra."""
         if not is_speech_installed():
             return []
-        model_names = {path.name for path in _list_folders(self._models_folder)} | set(
-            self._bundle_source.model_names()
-        )
+        folders = [path for path in _list_folders(self._models_folder) if read_local_model(path) is None]
+        model_names = {path.name for path in folders} | set(self._bundle_source.model_names())
         for path in _list_folders(self._registry_folder):
             contents = [content for version in _list_folders(path) if (content := _find_content_folder(version))]
             model_names |= {path.name for content in contents if (content / MODEL_DESCRIPTION_FILE_NAME).is_file()}

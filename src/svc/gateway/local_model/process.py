@@ -19,6 +19,8 @@ import xllamacpp  # type: ignore[import-untyped]
 ERROR_VERBOSITY = 1
 PROMPT_BATCH_TOKENS = 64
 """Prompt tokens per batch. Between batches the server checks for disconnected clients, so they cost little."""
+EMBEDDING_BATCH_MARGIN_TOKENS = 64
+"""A batch that is larger than the context, so that a too long input gets status 400. Otherwise it gets 500."""
 
 
 def main() -> None:
@@ -67,7 +69,8 @@ def _server_parameters(options: dict[str, Any]) -> Any:
 
 def _set_embedding_parameters(parameters: Any, options: dict[str, Any]) -> None:
     parameters.embedding = True
-    parameters.n_batch = parameters.n_ubatch = options["context"]  # an encoder reads each input in one batch
+    # An encoder reads each input in one batch.
+    parameters.n_batch = parameters.n_ubatch = options["context"] + EMBEDDING_BATCH_MARGIN_TOKENS
     if not options["has_pooling"]:
         parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
 

@@ -16,10 +16,13 @@ from svc.gateway.routing.router import Router
 from svc.gateway.upstream.pool import UpstreamPool
 from svc.settings import ModelSettings, ProviderSettings, Settings
 from svc.stores.local_models import LocalModel, find_local_models, models_folder
+from svc.wire.chat import UpstreamOverrides
 
 log = logging.getLogger("svc.local")
 
 LOOPBACK_BASE_URL = "http://127.0.0.1/v1"
+EMBEDDING_OVERRIDES = UpstreamOverrides(rejects=("dimensions",), token_input=False)
+"""llama.cpp ignores `dimensions`, and takes numbers for tokens of the model's own vocabulary."""
 WATCH_SECONDS = 1.0
 """The interval in which changes of the folders of models are noticed."""
 
@@ -72,6 +75,7 @@ class LocalModels:
         context_window, max_output_tokens = self.runtime.limits(model.name)
         entry = ProviderSettings(
             name=EMBEDDED_PROVIDER,
+            quirks=EMBEDDING_OVERRIDES if model.kind == "embedding" else None,
             models=(
                 ModelSettings(
                     id=model.name,

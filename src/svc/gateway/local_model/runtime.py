@@ -97,6 +97,13 @@ class _Entry:
         return (self.options and self.options.max_output_tokens) or DEFAULT_LOCAL_MAX_TOKENS
 
     @property
+    def _slots(self) -> int:
+        """The requests in progress at a time. An embedding model has one, so that a text always has the same bits."""
+        if self.options and self.options.parallel:
+            return self.options.parallel
+        return 1 if self.model.kind == "embedding" else LOCAL_MODEL_SLOTS
+
+    @property
     def memory_bytes(self) -> int:
         return self.model.memory_bytes(self.context_window)
 
@@ -121,7 +128,7 @@ class _Entry:
             model_path=str(self.model.path),
             key=api_key,
             context=self.context_window,
-            slots=(options and options.parallel) or LOCAL_MODEL_SLOTS,
+            slots=self._slots,
             max_tokens=self.max_output_tokens,
             sampling=sampling,
             threads=(options and options.threads) or inference_thread_count(),
