@@ -48,7 +48,10 @@ class GatewaySettings(_SettingsTable, frozen=True):
     connect_timeout: Positive = 5
     """Seconds until a connection to a provider is established."""
     first_byte_timeout: Positive = 60
-    """Seconds until the first byte of a provider's response."""
+    """Seconds until the first byte of a provider's response.
+
+    For a model of this machine, it limits only streams: another response begins when it is complete.
+    """
     idle_timeout: Positive = 30
     """Seconds between two chunks of a provider's response."""
     stream_keep_alive: Positive = 15

@@ -48,7 +48,8 @@ def local(tmp_path_factory: pytest.TempPathFactory, model_home: Path) -> Iterato
     }
     (folder / "model_metadata.json").write_text(json.dumps(metadata))
     environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
-    started = Gateway(home, env=environ, config="[local]\nenabled = true\n").start(60)
+    config = "[local]\nenabled = true\n[gateway]\nfirst_byte_timeout = 0.3\n"
+    started = Gateway(home, env=environ, config=config).start(60)
     yield started
     assert started.stop() == 0, started.log
     assert "Traceback" not in started.log
@@ -100,7 +101,9 @@ def test_local_embeddings_base64_floats_and_any_batch_have_the_same_bits(local: 
 
 
 def test_local_embeddings_accept_2048_texts_and_no_more(local: Gateway) -> None:
+    begun = time.monotonic()
     assert len(vectors(embed(local, ["a"] * 2048))) == 2048
+    assert time.monotonic() - begun > 0.3, "the test needs a batch that takes longer than first_byte_timeout"
     got = embed(local, ["a"] * 2049)
     assert (got.status, got.json["error"]["param"]) == (400, "input")
 

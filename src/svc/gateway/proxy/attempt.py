@@ -128,6 +128,12 @@ class Attempt(ResponseReceiver):
         self._codec = codec
         self._policy = policy
         self._idle_timeout = policy.idle_timeout
+        # A local model sends a response that is not a stream when it is complete.
+        self._first_byte_timeout: float = (
+            policy.total_timeout
+            if backend.origin.local_model and not routing_info.stream
+            else policy.first_byte_timeout
+        )
         self._is_stream: bool = routing_info.stream
         self._has_completion: bool = routing_info.has_completion
         self._transform: StreamTransform | None = transform or (
@@ -152,7 +158,7 @@ class Attempt(ResponseReceiver):
     ) -> None:
         """Send the request. `now` is loop time in seconds."""
         self.sent_at = self.silent_since = now
-        self.deadline = now + self._policy.first_byte_timeout
+        self.deadline = now + self._first_byte_timeout
         path = self._codec.upstream_path
         self._call = upstream.send(
             self.backend, path, encoded.body, self, stream=self._is_stream, forwarded=forwarded_head
@@ -206,7 +212,7 @@ class Attempt(ResponseReceiver):
             return
         call = self._call
         if call is not None and call.awaits_load:
-            self.deadline = now + self._policy.first_byte_timeout
+            self.deadline = now + self._first_byte_timeout
             return
         splice = self._splice
         if self._had_activity or (splice is not None and splice.has_forwarded):
