@@ -21,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ GLOVE = RecipeWheel(
     members=(),
 )
 BATCH = 64
+SIF = 1e-3
 SPEED_TEXT = "The gateway forwards requests to model providers, and counts what each of them costs. " * 4
 
 
@@ -115,12 +117,23 @@ class GloveModel:
         self.numbers = {word: number for number, word in enumerate(index.column(0).to_pylist())}
 
     def embed(self, texts: list[str]) -> np.ndarray[Any, Any]:
-        found = [[self.numbers[word] for word in words(text) if word in self.numbers] for text in texts]
-        return np.array([self.vectors[numbers].mean(axis=0) if numbers else np.zeros(50) for numbers in found])
+        return np.array([self._average(text, lambda _: 1.0) for text in texts])
+
+    def embed_weighted(self, texts: list[str]) -> np.ndarray[Any, Any]:
+        """Weight rare words more, and remove the component that all texts have in common (Arora et al., 2017)."""
+        averages = np.array([self._average(text, lambda number: SIF / (SIF + 0.06 / (number + 1))) for text in texts])
+        _, _, components = np.linalg.svd(averages, full_matrices=False)
+        result: np.ndarray[Any, Any] = averages - np.outer(averages @ components[0], components[0])
+        return result
+
+    def _average(self, text: str, weight: Callable[[int], float]) -> np.ndarray[Any, Any]:
+        """The numbers of the words are in the order of their frequency, which Zipf's law estimates."""
+        numbers = [self.numbers[word] for word in words(text) if word in self.numbers]
+        return sum((weight(number) * self.vectors[number] for number in numbers), np.zeros(self.vectors.shape[1]))
 
 
 def words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+|'[a-z]+|[^\sa-z0-9]", text.lower())
+    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def measure_speed(model: GatewayModel) -> dict[str, float]:
@@ -152,11 +165,19 @@ def main() -> None:
         parser.error("name a gateway, or --glove")
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
-        model = GloveModel(folder) if arguments.glove else GatewayModel(arguments.gateway, arguments.model)
         first, second, judgements = read_pairs(folder)
-        similarity = cosines(model.embed(first), model.embed(second))
-        result: dict[str, Any] = {"pairs": len(first), "spearman": round(spearman(similarity, judgements), 4)}
-        if isinstance(model, GatewayModel):
+        result: dict[str, Any] = {"pairs": len(first)}
+
+        def correlation(vectors: np.ndarray[Any, Any]) -> float:
+            return round(spearman(cosines(vectors[: len(first)], vectors[len(first) :]), judgements), 4)
+
+        if arguments.glove:
+            glove = GloveModel(folder)
+            result["average"] = correlation(glove.embed(first + second))
+            result["weighted average"] = correlation(glove.embed_weighted(first + second))
+        else:
+            model = GatewayModel(arguments.gateway, arguments.model)
+            result["spearman"] = correlation(model.embed(first + second))
             result |= measure_speed(model)
     print(json.dumps(result))
 

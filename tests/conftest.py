@@ -12,6 +12,8 @@ from svc.recipes import make
 from svc.recipes.recipe import load_recipe
 
 CACHE = Path(__file__).parents[1] / ".cache" / "svc"
+EMBEDDING_CACHE = CACHE.with_name("svc-embedding")
+"""Of its own, so that the model is no model of this machine in other tests."""
 MODEL = "smollm2-135m"
 
 
@@ -39,9 +41,16 @@ def speech_model() -> None:
     add_model("moonshine-tiny-en")
 
 
-def add_model(name: str) -> None:
+@pytest.fixture(scope="session")
+def embedding_home() -> Path:
+    """Return an SVC_HOME with the model for embeddings."""
+    add_model("all-minilm-l6-v2", EMBEDDING_CACHE)
+    return EMBEDDING_CACHE
+
+
+def add_model(name: str, home: Path = CACHE) -> None:
     """Build a model in the cache unless it exists."""
-    environ = {**os.environ, "SVC_HOME": str(CACHE)}
+    environ = {**os.environ, "SVC_HOME": str(home)}
     subprocess.run([sys.executable, "-m", "svc", "models", "add", name], env=environ, check=True, timeout=600)
 
 

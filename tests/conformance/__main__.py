@@ -22,7 +22,7 @@ from tests.conformance.upstream import AnthropicUpstream, OpenAIUpstream
 from tests.e2e.harness import Gateway, provider_environment, run
 from tests.fakes.provider import FakeProvider
 
-CACHE = HERE.parents[1] / ".cache" / "svc"
+CACHE = HERE.parents[1] / ".cache" / "svc-conformance"
 MODELS = ("smollm2-135m", "all-minilm-l6-v2")
 SETTINGS = "[local]\nenabled = true\n[routing]\nretries = 0\nbreaker = false\n"
 SECONDS = 300

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.documentation.pages import ROOT
@@ -54,7 +54,7 @@ for line in sys.stdin:
 class Machine:
     """A home folder with the cached models in its registry. `stop` ends all processes that were started here."""
 
-    def __init__(self, home: Path, models: Path, providers: Mapping[str, str]) -> None:
+    def __init__(self, home: Path, registries: Sequence[Path], providers: Mapping[str, str]) -> None:
         self.home = home
         self.gateway_port = closed_port()
         self.registry_port = closed_port()
@@ -64,7 +64,8 @@ class Machine:
         state = home / ".svc"
         state.mkdir(mode=0o700)
         own = shutil.ignore_patterns(".registry", ".staging", "index.json")
-        shutil.copytree(models, state / "registry", copy_function=os.link, ignore=own)
+        for registry in registries:
+            shutil.copytree(registry, state / "registry", copy_function=os.link, ignore=own, dirs_exist_ok=True)
         tools = home / "bin"
         tools.mkdir()
         _program(tools / "svc", WRAPPER.format(svc=SVC))

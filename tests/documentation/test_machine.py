@@ -15,7 +15,7 @@ from tests.documentation.snippets import CHECKS, snippets
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("machine")
     (folder / "models").mkdir()
-    machine = Machine(folder / "home", folder / "models", {})
+    machine = Machine(folder / "home", (folder / "models",), {})
     yield machine
     machine.stop()
 

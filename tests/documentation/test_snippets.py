@@ -34,14 +34,18 @@ def providers() -> Iterator[Mapping[str, str]]:
 
 @pytest.fixture(scope="module")
 def new_machine(
-    model_home: Path, speech_model: None, providers: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+    model_home: Path,
+    embedding_home: Path,
+    speech_model: None,
+    providers: Mapping[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[NewMachine]:
     add_model("espeak-en-us")
     started: list[Machine] = []
 
     def make() -> Machine:
         home = tmp_path_factory.mktemp("machine") / "home"
-        started.append(Machine(home, model_home / "registry", providers))
+        started.append(Machine(home, (model_home / "registry", embedding_home / "registry"), providers))
         return started[-1]
 
     yield make

@@ -81,14 +81,17 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def machine(tmp_path_factory: pytest.TempPathFactory, model_home: Path, registry: str) -> Iterator[Machine]:
+def machine(
+    tmp_path_factory: pytest.TempPathFactory, model_home: Path, embedding_home: Path, registry: str
+) -> Iterator[Machine]:
     home = tmp_path_factory.mktemp("machine")
     served = home / "served"
     served.mkdir()
     root = {"SVC_REGISTRY_ROOT": str(served / "registry")}
     # Link bundles only: a write through a linked records file would damage the model's own registry.
     own = shutil.ignore_patterns(".registry", ".staging", "index.json")
-    shutil.copytree(model_home / "registry", served / "registry", copy_function=os.link, ignore=own)
+    for models in (model_home, embedding_home):
+        shutil.copytree(models / "registry", served / "registry", copy_function=os.link, ignore=own, dirs_exist_ok=True)
     shutil.copytree(material.HOME / "registry", served / "registry", copy_function=shutil.copy, dirs_exist_ok=True)
     gateway = Gateway(served, env=root, config="[local]\nenabled = true\n").start(60)
     yield Machine(home, gateway, registry)
