@@ -155,14 +155,18 @@ class StreamEncoder(Protocol):
 class Dialect(ABC):
     """One wire format, for clients and for upstreams."""
 
-    __slots__ = ("chat_path", "models_path", "name")
+    __slots__ = ("chat_path", "models_path", "name", "request_id_header")
 
-    def __init__(self, name: str, *, chat_path: str, models_path: str) -> None:
+    def __init__(
+        self, name: str, *, chat_path: str, models_path: str, request_id_header: bytes = b"x-request-id"
+    ) -> None:
         self.name = name
         self.chat_path = chat_path
         """The path of the chat endpoint after a provider's base URL."""
         self.models_path = models_path
         """The path of the model list after a provider's base URL."""
+        self.request_id_header = request_id_header
+        """The response header with the provider's id of the request, in lower case."""
 
     # clients
     @abstractmethod

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -81,6 +82,35 @@ def test_ledger_translated_stream_entry_has_tokens_and_cost(gateway: Gateway) ->
     assert entry["prompt_tokens"] > 0
     assert entry["completion_tokens"] > 0
     assert entry["cost_usd"] > 0
+
+
+@pytest.mark.parametrize(
+    ("letter", "model", "header"),
+    [("A", GPT, "x-request-id"), ("B", CLAUDE, "request-id")],
+    ids=["openai", "anthropic"],
+)
+def test_ledger_entry_has_request_id_of_provider(
+    gateway: Gateway, fakes: Mapping[str, FakeProvider], letter: str, model: str, header: str
+) -> None:
+    fake = fakes[letter]
+    wire: Any = openai_wire if letter == "A" else anthropic_wire
+    whole = openai_wire.chat() if letter == "A" else anthropic_wire.message()
+    headers = {header: 'req_"theirs"', "x-other-id": "other"}
+    fake.plays(
+        answer(200, whole, headers=headers),
+        sse(wire.stream(), headers=headers),
+        sse(wire.stream(), headers=headers),
+        answer(400, wire.error(), headers=headers),
+        answer(503, wire.error(), headers={header: "req_first"}),
+        answer(200, whole, headers=headers),
+        answer(200, whole),
+        *[answer(200, whole, headers={header: value}) for value in ("x" * 129, "\u00fc", "")],
+    )
+    answers = [gateway.chat(model), gateway.chat(model, stream=True), gateway.message(model, stream=True)]
+    answers += [gateway.chat(model) for _ in range(6)]
+    ids = [entry_of(gateway, got.headers["x-request-id"])["upstream_request_id"] for got in answers]
+    assert ids == ['req_"theirs"'] * 5 + [None] * 4
+    assert not [got for got in answers if "theirs" in str(got.header_list)]
 
 
 def test_ledger_fallback_is_billed_to_answering_model(start_gateway: StartGateway) -> None:

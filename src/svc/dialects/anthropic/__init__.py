@@ -31,7 +31,9 @@ class AnthropicDialect(Dialect):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__("anthropic", chat_path="/v1/messages", models_path="/v1/models")
+        super().__init__(
+            "anthropic", chat_path="/v1/messages", models_path="/v1/models", request_id_header=b"request-id"
+        )
 
     def decode_request(self, raw: bytes) -> ChatRequest:
         return decode_request(raw)

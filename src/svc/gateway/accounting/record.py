@@ -113,6 +113,7 @@ class RequestRecord:
         "resume_count",
         "status",
         "time",
+        "upstream_request_id",
     )
 
     limit_name: str
@@ -145,6 +146,7 @@ class RequestRecord:
         resume_count: int = 0,
         code: str | None = None,
         attempt_records: tuple[AttemptRecord, ...] = (),
+        upstream_request_id: str | None = None,
         limit_name: str = "",
         client_field: bytes = b"",
         is_timed: bool = True,
@@ -167,6 +169,7 @@ class RequestRecord:
         self.resume_count = resume_count
         self.code = code
         self.attempt_records = attempt_records
+        self.upstream_request_id = upstream_request_id
         self.limit_name = limit_name
         self.client_field = client_field
         self.is_timed = is_timed
@@ -193,7 +196,17 @@ def encode_record(record: RequestRecord) -> bytes:
     """
     bill, usage = record.bill, record.bill.usage
     return (
-        b'{"time":"%b","request_id":"%b","client_request_id":%b%b%b%b,"cost_usd":%b,"latency_ms":%b,"ttfb_ms":%b%b'
+        b'{"time":"%b"'
+        b',"request_id":"%b"'
+        b',"client_request_id":%b'
+        b"%b"
+        b"%b"
+        b"%b"
+        b',"cost_usd":%b'
+        b',"latency_ms":%b'
+        b',"ttfb_ms":%b'
+        b"%b"
+        b',"upstream_request_id":%b'
     ) % (
         record.time.encode(),
         record.request_id.encode(),
@@ -218,6 +231,7 @@ def encode_record(record: RequestRecord) -> bytes:
         and not record.attempt_records
         and record.key.ephemeral_id is None
         else _encode_cache_write_tokens_to_ephemeral_id(record),
+        _encode_text(record.upstream_request_id),
     )
 
 

@@ -20,9 +20,9 @@ from svc.gateway.endpoints.responses import SCOPE_ENDPOINT, authenticate_request
 from svc.gateway.observability.access_log import AccessLogEntry, encode_client_field, truncate_path
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.server.endpoint_table import EndpointTable
-from svc.gateway.server.request import echoable_text
 from svc.gateway.server.response import CORS_EXPOSED_HEADERS
 from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
+from svc.wire.header_value import echoable_text
 from svc.wire.key import ApiKey
 
 log = logging.getLogger("svc.gateway")

@@ -43,6 +43,7 @@ from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_
 from svc.gateway.stored_responses.store import expiry_of
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.splice import StreamSink
+from svc.wire.header_value import echoable_text
 from svc.wire.key import ApiKey
 from svc.wire.stored_response import StateReference, StoredResponse
 from svc.wire.usage import TokenUsage
@@ -474,12 +475,19 @@ class Exchange(RetryOwner):
             attempt_records=source.attempt_records if source is not None else (),
             limit_name=error.limit if isinstance(error, RateLimited) else "",
             client_field=self._downstream.client_field,
+            upstream_request_id=_upstream_request_id(self._attempt),
         )
         for on_end in context.on_end:  # inlines `report_end`: this is the hot path
             try:
                 on_end(record)
             except Exception:
                 log.exception(OBSERVER_FAULT, on_end)
+
+
+def _upstream_request_id(attempt: Attempt | None) -> str | None:
+    """Return the provider's id of an attempt, if its response has one."""
+    value = attempt.response_headers.get(attempt.backend.dialect.request_id_header) if attempt is not None else None
+    return echoable_text(value) if value is not None else None
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from svc.dialects.endpoint import Endpoint
 from svc.errors import HeadTooLarge, InvalidRequest, SvcError
 from svc.gateway.upstream.forwarded_head import ForwardedHead
+from svc.wire.header_value import echoable_text
 from svc.wire.key import ApiKey
 
 MAX_HEADERS: Final = 100
@@ -18,8 +19,6 @@ MAX_PIPELINED_REQUESTS_PER_READ: Final = 1024
 """Pipelined requests in one read at which the connection is closed. A read of bounded size cannot hold more."""
 MAX_PIPELINED_BODY_BYTES: Final = 64 * 1024
 """Bytes of pipelined bodies at which reading pauses until the current response is complete."""
-MAX_ECHOED_HEADER_CHARS: Final = 128
-"""Characters of a header that is echoed, such as a client's own request id."""
 _PARSED_HEADERS: Final = frozenset(
     (b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding")
 )
@@ -200,9 +199,3 @@ def exceeds_pipeline_limits(queued: Collection[Request], incoming: Request | Non
 def head_too_large(max_bytes: int) -> HeadTooLarge:
     """Return the error for a head of more than `max_bytes` bytes."""
     return HeadTooLarge(f"The request's head is larger than {max_bytes / 1024:g} KiB.")
-
-
-def echoable_text(value: bytes) -> str | None:
-    """Return a header's value if it may be sent back: printable ASCII of limited length."""
-    text = value.decode("latin-1")
-    return text if 0 < len(text) <= MAX_ECHOED_HEADER_CHARS and text.isascii() and text.isprintable() else None

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from svc.gateway.server.authentication import hash_request_secret
-from svc.gateway.server.request import Request, echoable_text
+from svc.gateway.server.request import Request
 from svc.security import Keyring
+from svc.wire.header_value import echoable_text
 
 MAX_HEAD_CACHE_MISSES: Final = 3
 """Consecutive misses after which a connection stops caching."""

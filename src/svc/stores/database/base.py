@@ -137,6 +137,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One object for each attempt, in the order of their ends."""
     ephemeral_id: str | None = None
     """The id of the ephemeral key that the client sent. `key_id` is then the id of its parent."""
+    upstream_request_id: str | None = None
+    """The provider's own request id, from a header of its last response."""
 
 
 # end: entry

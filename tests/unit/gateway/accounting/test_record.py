@@ -177,6 +177,7 @@ RECORDS = st.builds(
     ),
     from_cache=st.sampled_from([False, False, False, True]),
     resume_count=st.sampled_from([0, 0, 0, 1]),
+    upstream_request_id=OPTIONAL_NAME,
     attempt_records=st.sampled_from([(), (), (), (FAILED,)]),
 )
 """Records that mostly have default values."""
@@ -226,6 +227,7 @@ def expected_fields(record: RequestRecord) -> dict[str, object]:
         ]
         or None,
         "ephemeral_id": record.key.ephemeral_id,
+        "upstream_request_id": record.upstream_request_id,
     }
 
 
