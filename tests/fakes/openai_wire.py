@@ -20,7 +20,12 @@ ID = "chatcmpl-fake1"
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 DONE = b"data: [DONE]\n\n"
 
-PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/embeddings": "input", "/v1/responses": "input"}
+PROMPT_FIELDS = {
+    "/v1/chat/completions": "messages",
+    "/v1/embeddings": "input",
+    "/v1/responses": "input",
+    "/v1/responses/input_tokens": "input",
+}
 """The endpoints, each with the field of its prompt."""
 GROQ_REJECTS = ("logprobs", "logit_bias", "top_logprobs", "messages[].name", "n")
 
@@ -169,6 +174,8 @@ class OpenAIWire:
         request = seen.json
         if seen.path == "/v1/embeddings":
             return answer(200, embeddings(request))
+        if seen.path == "/v1/responses/input_tokens":
+            return answer(200, {"object": "response.input_tokens", "input_tokens": 4711})
         if seen.path == "/v1/responses":
             return sse(responses_wire.stream()) if request.get("stream") else answer(200, responses_wire.response())
         if request.get("stream"):

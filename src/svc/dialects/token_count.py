@@ -36,7 +36,7 @@ class LocalTokenCount(Codec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        count = self._encode_count(estimate_prompt_tokens(body.raw, body.skeleton))
+        count = self._encode_count(estimate_prompt_tokens(body.raw, body.skeleton) + body.earlier_tokens)
         response = EncodedResponse(count, NO_USAGE, "stop", profile.model, ESTIMATED_HEADER_LINE)
         return EncodedRequest(b"", local_response=response)
 

@@ -18,14 +18,7 @@ _RESPONSES_ROUTING_DECODER: Final = msgspec.json.Decoder(ResponsesRoutingBody)
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
-    fields, body.skeleton = decode_skeleton(_RESPONSES_ROUTING_DECODER, body.raw)
-    if not fields.input and not (fields.previous_response_id or fields.prompt or fields.conversation):
-        raise InvalidRequest("`input` is required, and must not be empty.", param="input")
-    text_format = fields.text.format if fields.text is not None else None
-    if text_format is not None and text_format.type == "json_schema":
-        for name in ("name", "schema"):
-            if getattr(text_format, name) is None:
-                raise InvalidRequest(f"`text.format.{name}` is required.", param=f"text.format.{name}")
+    fields = _decode_fields(body)
     return RoutingInfo(
         model=fields.model,
         stream=bool(fields.stream),
@@ -34,6 +27,25 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
         state=_find_reference(fields),
         can_store=fields.store is not False and not fields.background,
     )
+
+
+def decode_count_info(body: RequestBody) -> RoutingInfo:
+    """Decode the routing information of a request whose tokens are counted. Raises InvalidRequest with the field."""
+    fields = _decode_fields(body)
+    return RoutingInfo(model=fields.model, has_completion=False, is_metered=False, state=_find_reference(fields))
+
+
+def _decode_fields(body: RequestBody) -> ResponsesRoutingBody:
+    """Decode and check the fields, and set the body's skeleton."""
+    fields, body.skeleton = decode_skeleton(_RESPONSES_ROUTING_DECODER, body.raw)
+    if not fields.input and not (fields.previous_response_id or fields.prompt or fields.conversation):
+        raise InvalidRequest("`input` is required, and must not be empty.", param="input")
+    text_format = fields.text.format if fields.text is not None else None
+    if text_format is not None and text_format.type == "json_schema":
+        for name in ("name", "schema"):
+            if getattr(text_format, name) is None:
+                raise InvalidRequest(f"`text.format.{name}` is required.", param=f"text.format.{name}")
+    return fields
 
 
 def _find_reference(fields: ResponsesRoutingBody) -> StateReference | None:

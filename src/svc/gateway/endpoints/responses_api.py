@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
-from svc.dialects.request_passthrough import pass_through_request
 from svc.dialects.responses.codec import ResponsesCodec
 from svc.dialects.responses.request_decoder import ResponsesRequest, decode_request
+from svc.dialects.responses.request_passthrough import pass_through_responses_request
 from svc.dialects.responses.response_passthrough import pass_through_response
 from svc.dialects.responses.routing_info import decode_routing_info
-from svc.dialects.responses.stored import describe_response, insert_earlier_items
+from svc.dialects.responses.stored import describe_response
 from svc.dialects.responses.stream_encoder import encode_interruption
 from svc.dialects.responses.stream_passthrough import ResponsesPassthrough
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.validation import decode_client_object, encode_upstream_body
 from svc.errors import SvcError
 from svc.wire.stored_response import ResponseParts
 
@@ -30,11 +29,7 @@ class _ResponsesUpstream(Codec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        if body.earlier_items is None:
-            return pass_through_request(body, routing_info, profile, ask_usage=False)
-        fields = insert_earlier_items(decode_client_object(body.raw), body.earlier_items)
-        expanded = RequestBody(encode_upstream_body(fields))
-        return pass_through_request(expanded, routing_info, profile, ask_usage=False)
+        return pass_through_responses_request(body, routing_info, profile)
 
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return pass_through_response(raw)
