@@ -1,4 +1,4 @@
-"""Measures the routing strategies with two providers of one model: `python -m bench.strategies [--seconds 3]`.
+"""Measures the routing strategies with two providers of one model: `python -m bench.strategies [--seconds 6]`.
 
 outage   one of the providers fails half of its requests: errors that clients see, and attempts per request
 slow     one of the providers takes twice as long: p50 and p95, compared with the faster provider alone
@@ -29,8 +29,8 @@ from tests.fakes.script import answer, pause
 
 MODEL = "shared-model"
 STRATEGIES = ("order", "weighted", "least_busy", "cheapest")
-CLIENTS = 8
-FAST_SECONDS = 0.05
+CLIENTS = 4
+FAST_SECONDS = 0.2
 OK = pause(FAST_SECONDS) + answer(200, openai_wire.chat())
 SLOW = pause(2 * FAST_SECONDS) + answer(200, openai_wire.chat())
 FAILURE = answer(500, openai_wire.error("down"))
@@ -56,7 +56,7 @@ class Result:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.strategies", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measurement")
+    parser.add_argument("--seconds", type=float, default=6.0, help="duration of each measurement")
     given = parser.parse_args()
     if not 0.5 <= given.seconds <= 60:
         parser.error("--seconds is from 0.5 to 60")
