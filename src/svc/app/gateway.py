@@ -227,7 +227,7 @@ async def gateway_services(
             counters_slot,
             redis,
             cache=cache,
-            response_store=ResponseStore(responses_database),
+            response_store=ResponseStore(responses_database, prunes=settings.responses.store),
             observers=observers,
             extra_metrics=speech_metrics.values,
         ) as (context, metrics_publisher, local_models),

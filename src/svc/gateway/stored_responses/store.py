@@ -40,8 +40,10 @@ class FoundState(msgspec.Struct, frozen=True):
 class ResponseStore:
     """The stored responses of a gateway. `close` waits for the queries that it has started."""
 
-    def __init__(self, database: DatabaseThread) -> None:
+    def __init__(self, database: DatabaseThread, *, prunes: bool) -> None:
+        """`prunes`: delete expired responses also before the first one is saved."""
         self._database = database
+        self._prunes = prunes
         self._tasks: set[asyncio.Task[None]] = set()
         self._prune_task: asyncio.Task[None] | None = None
 
@@ -63,6 +65,7 @@ class ResponseStore:
 
     def save(self, build: Callable[[], StoredResponse], on_saved: Callable[[SvcError | None], None]) -> None:
         """Save a response, then call `on_saved`. `build` runs in the database thread."""
+        self._prunes = True
         self._run(lambda database: database.put_response(build()), on_saved)
 
     def _run(self, query: Callable[[Database], T], callback: Callable[[T | SvcError], None]) -> None:
@@ -88,11 +91,15 @@ class ResponseStore:
     async def _prune(self) -> None:
         while True:
             try:
-                while await self._database.run_query(lambda database: database.prune_responses(time.time())):
+                while self._prunes and await self._database.run_query(_prune_expired):
                     pass
             except SvcError as error:
                 log.warning("expired responses were not deleted: %s", error.message)
             await asyncio.sleep(RESPONSE_PRUNE_INTERVAL_SECONDS)
+
+
+def _prune_expired(database: Database) -> int:
+    return database.prune_responses(time.time())
 
 
 def _unavailable_error() -> StoreUnavailable:
