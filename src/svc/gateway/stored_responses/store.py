@@ -91,15 +91,16 @@ class ResponseStore:
     async def _prune(self) -> None:
         while True:
             try:
-                while self._prunes and await self._database.run_query(_prune_expired):
+                while self._prunes and not await self._database.run_query(_prune_expired):
                     pass
             except SvcError as error:
                 log.warning("expired responses were not deleted: %s", error.message)
             await asyncio.sleep(RESPONSE_PRUNE_INTERVAL_SECONDS)
 
 
-def _prune_expired(database: Database) -> int:
-    return database.prune_responses(time.time())
+def _prune_expired(database: Database) -> bool:
+    """Delete a batch of expired responses. Returns whether none is left."""
+    return not database.prune_responses(time.time())
 
 
 def _unavailable_error() -> StoreUnavailable:
