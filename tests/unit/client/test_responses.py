@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.fakes import openai_wire
-from tests.fakes.openai_wire import OpenAIWire
-from tests.fakes.provider import FakeProvider, Recorded
-from tests.fakes.script import Script, answer, fin, reset, sse
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer, fin, reset, sse
 from tests.unit.client import responses_objects
 from tests.unit.client.conftest import Call
 from tests.unit.client.responses_objects import custom_call, function_call, message, reasoning, response, stream
@@ -28,17 +26,6 @@ ITEMS = [
     custom_call("call_2", "patch", "*** Begin"),
 ]
 CUT = stream(ITEMS, end=None)
-
-
-class _ResponsesServer(OpenAIWire):
-    def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
-        return None if seen.path == "/v1/responses" else super().refusal(seen, key)
-
-
-@pytest.fixture
-def server() -> Iterator[FakeProvider]:
-    with FakeProvider(_ResponsesServer(), key="key-1") as fake:
-        yield fake
 
 
 def test_responses_string_returns_typed_response(call: Call, server: FakeProvider) -> None:
