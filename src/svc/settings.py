@@ -158,10 +158,10 @@ class ModelSettings(_SettingsTable, frozen=True):
     """
     use_case: str | None = None
     """Free text for the list of models."""
-    kind: Literal["chat", "embedding"] = "chat"
+    kind: Literal["chat", "embedding", "speech"] = "chat"
     """The purpose of the model. An endpoint returns 400 for a model of another kind."""
     input_price: UsdPerMillionTokens | None = None
-    """USD per million input tokens."""
+    """USD per million input tokens. A speech model counts characters, unless its name begins with `gpt-`."""
     output_price: UsdPerMillionTokens | None = None
     """USD per million output tokens."""
 
@@ -302,6 +302,10 @@ class SpeechSettings(_SettingsTable, frozen=True):
     """Seconds without a message from the client after which a live session is closed."""
     max_duration: Positive = 14400
     """Seconds after which a live session is closed."""
+    default_voice: str = "piper-joe-en-us"
+    """The voice that is loaded at the start if it is installed. Others are loaded at their first request."""
+    max_syntheses: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    """Texts that voices of this machine speak at a time. More get 429 after a short wait."""
     max_upload_seconds: Positive = 3600
     """Seconds of audio in an uploaded file. A longer file gets 400."""
 

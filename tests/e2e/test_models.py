@@ -17,6 +17,8 @@ CATALOG = {
     "gpt-4-turbo": ("openai", 128_000, "previous generation"),
     "text-embedding-3-small": ("openai", 8192, "embeddings, cost-effective"),
     "text-embedding-3-large": ("openai", 8192, "embeddings, most accurate"),
+    "tts-1": ("openai", 4096, "text to speech"),
+    "gpt-4o-mini-tts": ("openai", 2000, "text to speech, follows instructions"),
     "claude-3-5-sonnet-20241022": ("anthropic", 200_000, "most capable"),
     "claude-3-opus-20240229": ("anthropic", 200_000, "advanced reasoning"),
     "claude-3-haiku-20240307": ("anthropic", 200_000, "fast, efficient"),
@@ -37,7 +39,8 @@ def test_models_list_has_models_of_all_providers(openai_client: openai.OpenAI) -
         "text-embedding-3-small",
         "text-embedding-3-large",
     }
-    assert set(kinds.values()) == {None, "embedding"}
+    assert {name for name, kind in kinds.items() if kind == "speech"} == {"tts-1", "gpt-4o-mini-tts"}
+    assert set(kinds.values()) == {None, "embedding", "speech"}
 
 
 def test_models_list_has_openai_format(gateway: Gateway) -> None:
@@ -105,7 +108,7 @@ def test_models_list_with_anthropic_version_has_anthropic_format(gateway: Gatewa
     got = page(gateway)
     assert (got["has_more"], got["first_id"], got["last_id"]) == (False, "gpt-4o", "mixtral-8x7b-32768")
     assert [model["id"] for model in got["data"]] == [*CATALOG]
-    assert got["data"][5] == {
+    assert got["data"][7] == {
         "type": "model",
         "id": "claude-3-5-sonnet-20241022",
         "display_name": "claude-3-5-sonnet-20241022",
@@ -123,12 +126,12 @@ def test_models_list_with_anthropic_version_has_anthropic_format(gateway: Gatewa
     ("query", "ids", "has_more"),
     [
         ("?limit=2", slice(0, 2), True),
-        ("?limit=11", slice(0, 11), False),
-        ("?limit=1000&after_id=gpt-4-turbo", slice(3, 11), False),
+        ("?limit=13", slice(0, 13), False),
+        ("?limit=1000&after_id=gpt-4-turbo", slice(3, 13), False),
         ("?limit=3&after_id=gpt-4-turbo", slice(3, 6), True),
         ("?limit=3&before_id=gpt-4-turbo", slice(0, 2), False),
         ("?limit=2&before_id=text-embedding-3-small", slice(1, 3), True),
-        ("?after_id=mixtral-8x7b-32768", slice(11, 11), False),
+        ("?after_id=mixtral-8x7b-32768", slice(13, 13), False),
         ("?before_id=gpt-4o", slice(0, 0), False),
     ],
 )

@@ -20,11 +20,14 @@ ID = "chatcmpl-fake1"
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 DONE = b"data: [DONE]\n\n"
 
+AUDIO = (b"ID3 first part, with \r\n\r\n and data: [DONE]\n\n", b"\xff\xf3\x00second part", b"\x00" * 5000)
+"""Not real audio: the gateway must not read it."""
 PROMPT_FIELDS = {
     "/v1/chat/completions": "messages",
     "/v1/embeddings": "input",
     "/v1/responses": "input",
     "/v1/responses/input_tokens": "input",
+    "/v1/audio/speech": "input",
 }
 """The endpoints, each with the field of its prompt."""
 GROQ_REJECTS = ("logprobs", "logit_bias", "top_logprobs", "messages[].name", "n")
@@ -72,6 +75,16 @@ def embeddings(request: dict[str, Any], **extra: Any) -> dict[str, Any]:
     ]
     usage = {"prompt_tokens": 8, "total_tokens": 8}
     return {"object": "list", "data": rows, "model": request["model"], "usage": usage, **extra}
+
+
+def speech(audio: Sequence[bytes] = AUDIO, *, content_type: str = "audio/mpeg", end: Script | None = None) -> Script:
+    """Return a response with audio, one HTTP chunk for each part."""
+    return sse(audio, content_type=content_type, end=end)
+
+
+def speech_event(kind: str, **fields: Any) -> bytes:
+    """Return one event of a response with `stream_format` sse."""
+    return event({"type": f"speech.audio.{kind}", **fields})
 
 
 def chunk(
@@ -178,6 +191,8 @@ class OpenAIWire:
             return answer(200, {"object": "response.input_tokens", "input_tokens": 4711})
         if seen.path == "/v1/responses":
             return sse(responses_wire.stream()) if request.get("stream") else answer(200, responses_wire.response())
+        if seen.path == "/v1/audio/speech":
+            return speech()
         if request.get("stream"):
             return sse(stream(usage=bool((request.get("stream_options") or {}).get("include_usage"))))
         return answer(200, chat())

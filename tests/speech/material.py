@@ -11,6 +11,7 @@ from svc.recipes import make
 from svc.recipes.recipe import load_recipe, parse_recipe
 from svc.speech.audio import parse_wav
 from svc.speech.resample import Resampler, to_mono_floats
+from svc.stores.bundles.install import ensure_installed
 
 HOME = Path(os.environ.get("SVC_TEST_SPEECH") or Path(sys.prefix) / "test-speech")
 SHARED = Path(os.environ.get("SVC_SHARED", Path(__file__).resolve().parents[3] / "shared"))
@@ -35,11 +36,23 @@ def ignore_progress(label: str, done: int, total: int) -> None:
     """Show no progress bar in tests."""
 
 
-def make_model(name: str = "moonshine-tiny-en") -> Path:
+def make_model(name: str = "moonshine-tiny-en", root: Path = HOME / "registry") -> Path:
     """Return the model's folder. Build it if it is missing."""
     recipe = load_recipe(name, Path("/nonexistent"))
-    make.make_model(recipe, HOME / "registry", ignore_progress)
-    return make.content_folder(recipe, HOME / "registry")
+    make.make_model(recipe, root, ignore_progress)
+    return make.content_folder(recipe, root)
+
+
+def make_voices() -> Path:
+    """Return a registry folder with the voices and the model that understands them. Other tests load no voice."""
+    for name in ("moonshine-tiny-en", "espeak-en-us", "piper-joe-en-us"):
+        add_bundle(name, HOME / "voices")
+    return HOME / "voices"
+
+
+def add_bundle(name: str, root: Path) -> None:
+    """Do what `svc models add` does."""
+    ensure_installed(make_model(name, root), root)
 
 
 def make_clips() -> dict[str, Path]:

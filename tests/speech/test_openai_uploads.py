@@ -9,6 +9,7 @@ import wave
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import openai
@@ -86,6 +87,33 @@ def test_upload_words_without_verbose_json_are_rejected(client: openai.OpenAI, c
         client.audio.transcriptions.create(
             model=MODEL, file=clips["en-hello-world"], response_format="json", timestamp_granularities=["word"]
         )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"known_speaker_names": ["agent"]}, "known_speaker_names"),
+        ({"extra_body": {"temperature": "warm"}}, "temperature"),
+        ({"temperature": 2}, "temperature"),
+    ],
+)
+def test_upload_field_that_cannot_be_honoured_is_rejected(
+    client: openai.OpenAI, clips: dict[str, Path], fields: dict[str, Any], param: str
+):
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.audio.transcriptions.create(model=MODEL, file=clips["en-hello-world"], **fields)
+    assert (refusal.value.code, refusal.value.param) == ("invalid_request", param)
+
+
+def test_upload_hint_that_has_no_effect_is_named(client: openai.OpenAI, clips: dict[str, Path]):
+    raw = client.audio.transcriptions.with_raw_response.create(
+        model=MODEL, file=clips["en-hello-world"], prompt="Greetings", temperature=0.5
+    )
+    assert raw.headers["x-svc-dropped"] == "prompt,temperature"
+    plain = client.audio.transcriptions.with_raw_response.create(
+        model=MODEL, file=clips["en-hello-world"], temperature=0
+    )
+    assert "x-svc-dropped" not in plain.headers
 
 
 def test_upload_logprobs_are_rejected(client: openai.OpenAI, clips: dict[str, Path]):

@@ -30,7 +30,7 @@ SUPERVISOR_RESTART_SETTINGS = {"gateway": ("host", "port", "workers")}
 RESTART_SETTINGS = {
     "gateway": (*SUPERVISOR_RESTART_SETTINGS["gateway"], "drain_timeout"),
     "local": ("enabled",),
-    "speech": ("workers", "max_sessions"),
+    "speech": ("workers", "max_sessions", "default_voice", "max_syntheses"),
 }
 """Settings, by table, that a single process reads at its start only."""
 

@@ -25,6 +25,7 @@ from svc.app.config_reload import ConfigReloader
 from svc.app.registry import RegistryThread
 from svc.app.reload_signal import ReloadSignal
 from svc.app.stop_signals import StopSignals
+from svc.app.voices import run_voices
 from svc.client import bundles
 from svc.gateway.accounting.ledger import Ledger
 from svc.gateway.cache.response_cache import ResponseCache, open_cache
@@ -232,6 +233,7 @@ async def gateway_services(
             extra_metrics=speech_metrics.values,
         ) as (context, metrics_publisher, local_models),
         _speech_service(settings, context, speech_metrics) as speech,
+        run_voices(settings, context),
     ):
         routes = [
             *metrics_publisher.routes(),

@@ -11,6 +11,8 @@ from svc.bundles.reference import check_name
 from svc.errors import InvalidBundle, InvalidRequest
 
 METADATA_FILE = "model_metadata.json"
+VOICE_FILE_NAME = "tts.json"
+"""The file by which a bundle is recognized as a voice."""
 MAX_METADATA_BYTES = 4 << 20
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.live import LiveSession
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
+    from svc.client.speech import SpeechResponseStream
 
 
 class AsyncClient(BaseClient):
@@ -162,6 +163,54 @@ class AsyncClient(BaseClient):
         """Transcribe a WAV file, given as a path or as bytes. Raises SvcError."""
         return await self._core.transcribe(audio, model, language)
 
+    @overload
+    async def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: Literal[False] = False,
+        **parameters: Any,
+    ) -> bytes: ...
+
+    @overload
+    async def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: Literal[True],
+        **parameters: Any,
+    ) -> AsyncSpeechStream: ...
+
+    async def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: bool = False,
+        **parameters: Any,
+    ) -> bytes | AsyncSpeechStream:
+        """Speak a text, and return the audio. With `stream`, return its chunks while it is made.
+
+        Without `model`, a voice of the gateway's machine speaks, else the first speech model. `format` is `wav`, `mp3`,
+        `opus`, `flac` or `pcm` (16-bit mono samples at 24 kHz). `speed` is a factor. `parameters` are further request
+        fields. A streamed WAV does not state its length. Raises SvcError, also if the audio is interrupted.
+        """
+        fields = parameters if speed is None else {"speed": speed, **parameters}
+        if stream:
+            return AsyncSpeechStream(await self._core.speak_stream(text, model, voice, format, fields))
+        return await self._core.speak(text, model, voice, format, fields)
+
     async def live(
         self,
         *,
@@ -244,6 +293,32 @@ class AsyncResponseStream(AsyncIterator["ResponseStreamEvent"]):
 
     async def __anext__(self) -> ResponseStreamEvent:
         return record_event(self, self._stream, await self._stream.next(), StopAsyncIteration)
+
+    async def close(self) -> None:
+        """Cancel the response."""
+        await self._stream.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stream.close()
+
+
+class AsyncSpeechStream(AsyncIterator[bytes]):
+    """The chunks of streamed audio. Raises SvcError if it is interrupted. `close` cancels the speech."""
+
+    def __init__(self, stream: SpeechResponseStream) -> None:
+        self._stream = stream
+        self.request_id = stream.request_id
+
+    async def __anext__(self) -> bytes:
+        chunk = await self._stream.next()
+        if chunk is None:
+            raise StopAsyncIteration
+        return chunk
 
     async def close(self) -> None:
         """Cancel the response."""

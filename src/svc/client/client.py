@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.live import LiveSession
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
+    from svc.client.speech import SpeechResponseStream
 
 
 class Client(BaseClient):
@@ -163,6 +164,54 @@ class Client(BaseClient):
         """Transcribe a WAV file, given as a path or as bytes. Raises SvcError."""
         return run_sync(self._core.transcribe(audio, model, language))
 
+    @overload
+    def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: Literal[False] = False,
+        **parameters: Any,
+    ) -> bytes: ...
+
+    @overload
+    def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: Literal[True],
+        **parameters: Any,
+    ) -> SpeechStream: ...
+
+    def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: bool = False,
+        **parameters: Any,
+    ) -> bytes | SpeechStream:
+        """Speak a text, and return the audio. With `stream`, return its chunks while it is made.
+
+        Without `model`, a voice of the gateway's machine speaks, else the first speech model. `format` is `wav`, `mp3`,
+        `opus`, `flac` or `pcm` (16-bit mono samples at 24 kHz). `speed` is a factor. `parameters` are further request
+        fields. A streamed WAV does not state its length. Raises SvcError, also if the audio is interrupted.
+        """
+        fields = parameters if speed is None else {"speed": speed, **parameters}
+        if stream:
+            return SpeechStream(run_sync(self._core.speak_stream(text, model, voice, format, fields)))
+        return run_sync(self._core.speak(text, model, voice, format, fields))
+
     def live(
         self,
         *,
@@ -245,6 +294,32 @@ class ResponseStream(Iterator["ResponseStreamEvent"]):
 
     def __next__(self) -> ResponseStreamEvent:
         return record_event(self, self._stream, run_sync(self._stream.next()), StopIteration)
+
+    def close(self) -> None:
+        """Cancel the response."""
+        run_sync(self._stream.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run_sync(self._stream.close())
+
+
+class SpeechStream(Iterator[bytes]):
+    """The chunks of streamed audio. Raises SvcError if it is interrupted. `close` cancels the speech."""
+
+    def __init__(self, stream: SpeechResponseStream) -> None:
+        self._stream = stream
+        self.request_id = stream.request_id
+
+    def __next__(self) -> bytes:
+        chunk = run_sync(self._stream.next())
+        if chunk is None:
+            raise StopIteration
+        return chunk
 
     def close(self) -> None:
         """Cancel the response."""

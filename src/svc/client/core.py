@@ -17,11 +17,13 @@ from svc.client.http_session import HttpSession, SessionTimeouts
 from svc.client.transport import ClientTransport
 from svc.errors import GatewayFailed, InvalidRequest, ModelNotFound, UsageError
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
+from svc.wire.synthesis import complete_wav_sizes
 
 if TYPE_CHECKING:
     from svc.client.chat import ChatBackend, ChatResponseStream, ChatResult, Messages
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult
+    from svc.client.speech import SpeechResponseStream
 
 T = TypeVar("T")
 
@@ -84,6 +86,8 @@ class ClientCore:
         direct: DirectProvider | None = None,
     ) -> None:
         config, environ = current_config(), os.environ
+        self._speech_model: str | None = None
+        """The model of `speak` without one, once it is known."""
         self.direct = direct
         local_gateway = None
         self.registry = registry or config.registry or environ.get("SVC_REGISTRY_URL") or None
@@ -246,6 +250,32 @@ class ClientCore:
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
             raise GatewayFailed("The response is not a transcript. Check that the address is a gateway's.") from error
 
+    async def speak(
+        self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]
+    ) -> bytes:
+        """Return the audio of a text."""
+        body, headers = await self._speech_request(text, model, voice, response_format, parameters)
+        _, audio = await self.session.fetch("POST", "/audio/speech", body, headers)
+        return complete_wav_sizes(audio)
+
+    async def speak_stream(
+        self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]
+    ) -> SpeechResponseStream:
+        """Return the audio of a text in chunks."""
+        body, headers = await self._speech_request(text, model, voice, response_format, parameters)
+        response = await self.session.open("POST", "/audio/speech", body, headers)
+        stream: SpeechResponseStream = _load_speech_module().SpeechResponseStream(self.session, response)
+        return stream
+
+    async def _speech_request(
+        self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]
+    ) -> tuple[bytes, dict[str, str]]:
+        speech = _load_speech_module()
+        if model is None:
+            model = self._speech_model = self._speech_model or speech.choose_speech_model(await self.models())
+        body: bytes = speech.build_speech_request(text, model, voice, response_format, parameters)
+        return body, {"content-type": "application/json", "accept": "*/*"}
+
     async def live(self, config: Mapping[str, Any], connection_options: Mapping[str, Any] | None) -> Any:
         """Open a live session and wait until it is ready. Raises SvcError."""
         return await plugins.load("client", "live").open_live(self.session, config, connection_options or {})
@@ -279,6 +309,10 @@ def decode_models(body: bytes) -> list[ModelInfo]:
 def _load_chat_module() -> Any:
     """Import the chat module at the first chat: the dialects are slow to import."""
     return plugins.load("client", "chat")
+
+
+def _load_speech_module() -> Any:
+    return plugins.load("client", "speech")
 
 
 def _registry_root() -> Path:

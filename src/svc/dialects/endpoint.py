@@ -63,6 +63,10 @@ class Codec(ABC):
         """Return the upstream's message in an error body, or None."""
         return decode_error_message(raw)
 
+    def decode_error_param(self, raw: bytes) -> str | None:
+        """Return the field that an error body of a rejected request names, if it is one of the client's."""
+        return None
+
     def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
         """Return the status, type and headers to forward to the client. None for the gateway's own error."""
         return None

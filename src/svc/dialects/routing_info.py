@@ -30,5 +30,7 @@ class RoutingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the request refers to that earlier ones have left behind."""
     can_store: bool = False
     """True if the response may be kept for later requests."""
+    spoken_characters: int = 0
+    """Characters of the text that a speech model speaks. 0 for other requests."""
     has_single_prompt: bool = True
     """True if the body is one prompt. False for a batch of inputs, each of which can fill the context window."""

@@ -6,6 +6,8 @@ StreamTransform ─ Passthrough ─ one subclass per dialect (the same dialect o
 
 from __future__ import annotations
 
+from typing import Final
+
 from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate
 from svc.dialects.upstream_errors import (
     decode_error_message,
@@ -18,6 +20,8 @@ from svc.wire.chat import FinishReason
 from svc.wire.sse import EventSplitter, split_events
 from svc.wire.usage import TokenUsage
 
+EVENT_STREAM_CONTENT_TYPE: Final = "text/event-stream; charset=utf-8"
+
 
 class StreamTransform:
     """Transforms one stream. Subclasses process its events."""
@@ -25,6 +29,8 @@ class StreamTransform:
     __slots__ = (
         "_splitter",
         "api_key",
+        "can_encode_errors",
+        "content_type",
         "error",
         "finish_reason",
         "has_ended",
@@ -32,6 +38,7 @@ class StreamTransform:
         "model",
         "passthrough_template",
         "usage",
+        "usage_is_estimated",
     )
 
     def __init__(self) -> None:
@@ -41,6 +48,12 @@ class StreamTransform:
         """True after the end mark or an error was returned."""
         self.finish_reason: FinishReason | None = None
         self.usage: TokenUsage | None = None
+        self.usage_is_estimated = False
+        """Whether `usage` is not the upstream's own."""
+        self.content_type = EVENT_STREAM_CONTENT_TYPE
+        """The media type of the client's response."""
+        self.can_encode_errors = True
+        """Whether an error can be a part of the stream. Otherwise the client's connection is closed after an error."""
         self.error: SvcError | None = None
         """The error of a failed stream."""
         self.model: str | None = None
@@ -61,6 +74,10 @@ class StreamTransform:
 
     def disable_fast_paths(self) -> None:
         """Parse every event, even if it matches a template. Call it before the first `feed`."""
+
+    def accept_head(self, content_type: bytes) -> bool:
+        """Return whether a response with this media type is a stream. It is empty if the upstream sent none."""
+        return not content_type or content_type.find(b"event-stream") >= 0
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes for the client, or none. Raises SvcError only before `has_started`."""

@@ -78,6 +78,15 @@ def decode_error_message(raw: bytes) -> str | None:
     return sanitize_message(message) or None if message else None
 
 
+def decode_error_object(raw: bytes) -> Any:
+    """Return the `error` of a JSON object, or None."""
+    try:
+        body = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return body.get("error") if isinstance(body, dict) else None
+
+
 def extract_message(body: Any, depth: int = 0) -> str | None:
     """Return the first text among `message`, `error`, `detail` and `msg`, at up to four levels."""
     if isinstance(body, str):

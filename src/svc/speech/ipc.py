@@ -68,7 +68,9 @@ class CloseStream(_IpcMessage, frozen=True):
 
 
 class ModelLoaded(_IpcMessage, frozen=True):
-    """The model is loaded and decodes."""
+    """The model is loaded and decodes. `has_word_times`: it may report the times of words."""
+
+    has_word_times: bool = True
 
 
 class ModelLoadFailed(_IpcMessage, frozen=True):

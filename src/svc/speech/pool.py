@@ -35,6 +35,11 @@ class WorkerSlot:
         self.unprocessed_bytes = 0
 
     @property
+    def has_word_times(self) -> bool:
+        """Whether the model may report the times of words."""
+        return self._process.has_word_times
+
+    @property
     def is_full(self) -> bool:
         """Whether the worker has the maximum of unprocessed audio."""
         return self.unprocessed_bytes >= MAX_UNPROCESSED_AUDIO_BYTES

@@ -95,19 +95,28 @@ class UploadTranscription:
                 self,
                 format_=source.format,
                 live=False,
-                with_words="word" in self._request.granularities,
+                with_words=self._requires_words,
             )
             stack.callback(self._slot.release)
             stack.callback(self._result.cancel)
+            if self._requires_words and not self._slot.has_word_times:
+                raise self._no_word_times_error()
             await self._send_audio(self._slot, source)
             self.seconds, self.warning = source.seconds, source.warning
             self._service.metrics.audio_seconds += source.seconds
             transcript: ipc.FinalTranscript = await self._wait_with_timeout(asyncio.shield(self._result))
-            if "word" in self._request.granularities and transcript.words is None:
-                raise InvalidRequest(
-                    f"The model {self.model!r} has no word timestamps. Use 'segment'.", param="timestamp_granularities"
-                )
+            if self._requires_words and transcript.words is None:
+                raise self._no_word_times_error()
             return transcript
+
+    @property
+    def _requires_words(self) -> bool:
+        return "word" in self._request.granularities
+
+    def _no_word_times_error(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"The model {self.model!r} has no word timestamps. Use 'segment'.", param="timestamp_granularities"
+        )
 
     async def _send_audio(self, slot: WorkerSlot, source: AudioSource) -> None:
         async for chunk in source.chunks():

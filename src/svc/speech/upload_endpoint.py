@@ -83,6 +83,8 @@ async def _respond_whole(
         form.response_format, transcript, upload.seconds, upload.language, form.granularities
     )
     response.headers.update(recorder.headers)
+    if form.dropped_fields:
+        response.headers["x-svc-dropped"] = ",".join(form.dropped_fields)
     if upload.warning:
         response.headers["x-svc-warning"] = upload.warning
     return response

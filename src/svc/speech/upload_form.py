@@ -14,6 +14,7 @@ from svc.wire.speech import MAX_CONFIG_STRING_CHARS, ConfigMessage
 
 STREAMABLE_RESPONSE_FORMATS = ("json", "text")
 """Response formats that can be streamed."""
+SPEAKER_FIELDS = ("known_speaker_names", "known_speaker_references")
 TIMESTAMP_GRANULARITIES = ("segment", "word")
 
 
@@ -26,6 +27,8 @@ class TranscriptionRequest(msgspec.Struct, frozen=True):
     stream: bool
     granularities: tuple[str, ...] = ("segment",)
     """The parts of `verbose_json` that have times: `segment`, `word` or both."""
+    dropped_fields: tuple[str, ...] = ()
+    """Fields that no model uses. They are hints, so the transcript is valid without them."""
 
 
 def parse_upload_form(form: FormData) -> TranscriptionRequest:
@@ -46,13 +49,31 @@ def parse_upload_form(form: FormData) -> TranscriptionRequest:
     granularities = _parse_granularities(form, response_format)
     if _list_field(form, "include"):
         raise InvalidRequest("'include' is not supported: no model returns 'logprobs'.", param="include")
+    for name in SPEAKER_FIELDS:
+        if _list_field(form, name):
+            raise InvalidRequest(f"'{name}' is not supported: no model tells speakers apart.", param=name)
     return TranscriptionRequest(
         file,
         ConfigMessage(model=_text_field(form, "model"), language=_text_field(form, "language")),
         response_format,
         stream,
         granularities,
+        _find_ignored_hints(form),
     )
+
+
+def _find_ignored_hints(form: FormData) -> tuple[str, ...]:
+    """Return the hints in the form that have an effect with other servers. Raises InvalidRequest for a wrong value."""
+    temperature = _text_field(form, "temperature")
+    try:
+        is_default = temperature is None or float(temperature) == 0
+        is_valid = temperature is None or 0 <= float(temperature) <= 1
+    except ValueError:
+        is_default = is_valid = False
+    if not is_valid:
+        raise InvalidRequest("'temperature' must be a number from 0 to 1.", param="temperature")
+    hints = [name for name in ("prompt", "chunking_strategy") if form.get(name) not in (None, "", "auto")]
+    return (*hints, *(() if is_default else ("temperature",)))
 
 
 def _parse_granularities(form: FormData, response_format: str) -> tuple[str, ...]:

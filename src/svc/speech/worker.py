@@ -138,7 +138,7 @@ class SpeechWorker:
             log.warning("the model %s cannot be loaded", model.name, exc_info=error)
             self._send(ipc.ModelLoadFailed(_client_message(error)))
             raise SystemExit(0) from None
-        self._send(ipc.ModelLoaded())
+        self._send(ipc.ModelLoaded(self._engine.has_word_times))
 
     def _open(self, message: ipc.OpenStream) -> None:
         if self._engine is None or not self._free_detectors:

@@ -57,6 +57,8 @@ class WorkerProcess:
         self._metrics = metrics
         self.max_streams = max_streams
         self.is_dead = False
+        self.has_word_times = True
+        """Whether the model may report the times of words, once it is loaded."""
         self._listeners: dict[int, RecognitionListener] = {}
         self._stream_ids = itertools.count(1)
         self._child: subprocess.Popen[bytes] | None = None
@@ -161,6 +163,7 @@ class WorkerProcess:
 
     def _dispatch(self, message: ipc.WorkerToGateway) -> None:
         if isinstance(message, ipc.ModelLoaded):
+            self.has_word_times = message.has_word_times
             if not self._model_loaded.done():
                 self._model_loaded.set_result(None)
         elif isinstance(message, ipc.ModelLoadFailed):

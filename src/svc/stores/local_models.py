@@ -17,11 +17,12 @@ from typing import Any, Literal
 import msgspec
 
 from svc.bundles.gguf import GgufHeader, read_gguf_header
-from svc.bundles.metadata import METADATA_FILE, BundleMetadata, parse_metadata
+from svc.bundles.metadata import METADATA_FILE, VOICE_FILE_NAME, BundleMetadata, parse_metadata
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import BundleReference, select_entry
 from svc.errors import SvcError
 from svc.settings import Settings
+from svc.stores.bundles.content_index import BundleContentIndex
 from svc.wire.bundle import BundleEntry
 
 log = logging.getLogger("svc.local")
@@ -74,9 +75,12 @@ def find_local_models(settings: Settings) -> dict[str, LocalModel]:
 
 
 def installed_kinds(settings: Settings) -> dict[str, str]:
-    """Return the kind of each installed model, and of `[local] model`, which may not be installed yet."""
-    installed = {name: str(model.kind) for name, model in find_local_models(settings).items()}
-    return {settings.local.model: "chat", **installed} if settings.local.enabled else {settings.local.model: "chat"}
+    """Return the kind of each installed model and voice, and of `[local] model`, which may not be installed yet."""
+    voices = dict.fromkeys(BundleContentIndex(settings.registry_root).models_with_file(VOICE_FILE_NAME), "speech")
+    kinds = {**voices, settings.local.model: "chat"}
+    if settings.local.enabled:
+        kinds |= {name: str(model.kind) for name, model in find_local_models(settings).items()}
+    return kinds
 
 
 def read_local_model(folder: Path) -> LocalModel | None:

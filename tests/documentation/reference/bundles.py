@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from svc.bundles.metadata import BundleMetadata
 from svc.gateway.local_model.supervisor import Sampling
-from svc.pipeline.stages.voice import VoiceDescription
 from svc.pipeline.steps import schema
+from svc.speech.synthesis.voice import VoiceDescription
 from svc.wire.bundle import BundleEntry
 from tests.documentation.reference.markdown import docstring, struct_rows, table
 

@@ -54,7 +54,7 @@ def test_doctor_provider_is_probed_and_key_is_not_printed(
     with FakeProvider(OpenAIWire(), key="sk-very-secret") as fake:
         monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{fake.address}/v1")
         assert main(["doctor"]) == 0
-        assert "5 models, reachable\n" in (text := capsys.readouterr().out)
+        assert "7 models, reachable\n" in (text := capsys.readouterr().out)
         assert [(seen.method, seen.path) for seen in fake.requests] == [("GET", "/v1/models")]
         assert fake.complaints == []
         fake.plays(answer(404), answer(403))
@@ -62,12 +62,12 @@ def test_doctor_provider_is_probed_and_key_is_not_printed(
         monkeypatch.setenv("PROVIDER_A_API_KEY", "sk-another")
         states.append(_provider(capsys))
     assert states == [
-        ("ok", "5 models, reachable, returns HTTP 404 to GET /v1/models"),
-        ("off", "5 models, reachable, returns HTTP 403 to GET /v1/models"),
-        ("bad", "5 models, reachable, returns HTTP 401 to GET /v1/models"),
+        ("ok", "7 models, reachable, returns HTTP 404 to GET /v1/models"),
+        ("off", "7 models, reachable, returns HTTP 403 to GET /v1/models"),
+        ("bad", "7 models, reachable, returns HTTP 401 to GET /v1/models"),
     ]
     assert "secret" not in text
-    assert _provider(capsys) == ("bad", "5 models, not reachable: Connection refused")
+    assert _provider(capsys) == ("bad", "7 models, not reachable: Connection refused")
 
 
 def _provider(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -156,7 +156,7 @@ def test_doctor_interim_response_is_skipped(
         final = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode()
         with raw_server(interim + final, every=every) as port:
             monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{port}/v1")
-            assert _provider(capsys) == ("bad" if says else "ok", f"5 models, reachable{says}")
+            assert _provider(capsys) == ("bad" if says else "ok", f"7 models, reachable{says}")
 
 
 def test_doctor_slow_interim_responses_time_out(

@@ -17,7 +17,7 @@ from tests.fakes.script import Script, answer, fin, sse, stall
 from tests.unit.pipeline.conftest import install_bundle, result, run
 
 from svc.cli import main
-from svc.pipeline.stages.voice import split_sentences
+from svc.speech.synthesis.sentences import split_sentences
 
 ONE = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
 TWO = ONE + "  - {id: again, target: integration, provider: openai, model: gpt-4o, options: {system_prompt: S}}\n"

@@ -44,6 +44,8 @@ def _find_price(provider: str, model: str, url: str) -> Iterator[Price]:
 def _convert_price(model_price: Any) -> Price:
     names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
     raw = [getattr(model_price, name, None) for name in names]
+    if raw[0] is None:  # speech from text: the usage counts characters
+        raw[0] = getattr(model_price, "input_mchars", None)
     starts = sorted({tier.start for value in raw for tier in getattr(value, "tiers", ())})
     tiers = tuple((start, Price(*_prices_at(raw, start))) for start in starts)
     return Price(*_prices_at(raw, 0), tiers=tiers)

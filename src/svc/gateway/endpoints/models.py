@@ -33,6 +33,8 @@ DEFAULT_PAGE_SIZE: Final = 20
 MAX_PAGE_SIZE: Final = 1000
 UNKNOWN_RELEASE_DATE: Final = "1970-01-01T00:00:00Z"
 """The Anthropic API documents the epoch for an unknown release date."""
+SPEECH_KIND: Final = "speech"
+"""The kind of the models that need the scope of the same name."""
 
 
 class Model(msgspec.Struct, kw_only=True):
@@ -73,6 +75,8 @@ class SpeechModel(msgspec.Struct, kw_only=True):
     """Always `local`."""
     use_case: str = "speech to text"
     """Always `speech to text`."""
+    kind: str = "transcription"
+    """Always `transcription`."""
 
 
 class ModelList(msgspec.Struct):
@@ -136,6 +140,7 @@ def routes(
         gateway_models = [
             _model_object(name, backend, created, _find_status(backend, local_status))
             for name, backend in offered.items()
+            if backend.kind != SPEECH_KIND or SPEECH_KIND in key.scopes
         ]
         return [*gateway_models, *(SpeechModel(id=name, created=created) for name in await speech_models(key))]
 
@@ -183,10 +188,9 @@ def _model_object(name: str, backend: Backend, created: int, status: LocalModelS
 
 
 def _anthropic_model(model: Model | SpeechModel) -> AnthropicModel:
-    converted = AnthropicModel(id=model.id, display_name=model.id, owned_by=model.owned_by)
+    converted = AnthropicModel(id=model.id, display_name=model.id, owned_by=model.owned_by, kind=model.kind)
     if isinstance(model, Model):
         converted.max_input_tokens, converted.max_tokens = model.context_window, model.max_output_tokens
-        converted.kind = model.kind
     return converted
 
 

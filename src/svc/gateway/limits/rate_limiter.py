@@ -309,7 +309,8 @@ class RateLimiter:
         budget: int = limits.budget_nano_usd
         tokens = cost_nano_usd = 0
         if limits.tokens or budget:
-            prompt = estimate_prompt_tokens(body.raw, body.skeleton) + body.earlier_tokens
+            prompt = routing_info.spoken_characters or estimate_prompt_tokens(body.raw, body.skeleton)
+            prompt += body.earlier_tokens
             check_output_bounded(routing_info)
             max_output_tokens = routing_info.choice_count * max(
                 routing_info.max_tokens or _max_output_tokens(backends), routing_info.min_reserved_tokens

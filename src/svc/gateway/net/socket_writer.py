@@ -6,9 +6,16 @@ A direct `send` costs less than uvloop's `write`, although it releases the GIL a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from svc.gateway.net.borrowed_socket import borrow_socket
+
+_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER with which `close` sends a reset."""
 
 
 class SocketWriter:
@@ -57,6 +64,14 @@ class SocketWriter:
     def mark_dirty(self) -> None:
         """Record that other code may have written to the transport, so that its buffer may not be empty."""
         self._is_drained = False
+
+    def reset(self) -> None:
+        """Close the connection with a TCP reset. Unsent bytes are discarded."""
+        if self._borrowed_socket is not None:
+            with contextlib.suppress(OSError):
+                self._borrowed_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
+        if self._transport is not None:
+            self._transport.abort()
 
     def close(self) -> None:
         """Detach from the transport, whose connection is lost. Later writes are dropped."""

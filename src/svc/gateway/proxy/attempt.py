@@ -238,6 +238,11 @@ class Attempt(ResponseReceiver):
         """The usage that the provider has reported in a stream so far."""
         return self._transform.usage if self._transform is not None else None
 
+    @property
+    def usage_is_estimated(self) -> bool:
+        """Whether `usage` is not the provider's own."""
+        return self._transform is not None and self._transform.usage_is_estimated
+
     def stop(self, failure: AttemptFailure) -> None:
         """End the attempt with a failure. A stream that has started ends with an error event."""
         self._abort(failure)
@@ -261,7 +266,8 @@ class Attempt(ResponseReceiver):
         if (
             self._is_stream
             and status == 200
-            and headers.get(b"content-type", b"event-stream").find(b"event-stream") < 0
+            and self._transform is not None
+            and not self._transform.accept_head(headers.get(b"content-type", b""))
         ):
             self._is_stream = False  # `_report_response` tells an error object from a completion
         if self._is_stream and status == 200:

@@ -25,11 +25,13 @@ def compute_bill(
         return EMPTY_BILL
     if isinstance(source, ResponseReplay) or not is_metered:
         return ZERO_BILL
-    attempt, usage, is_estimated = source.attempt, reported_usage, False
+    attempt, usage = source.attempt, reported_usage
+    is_estimated = attempt is not None and attempt.usage_is_estimated and usage is not None
     if attempt is not None and attempt.is_done and not attempt.received_bytes:
         attempt = None  # it failed, and the request was waiting for its retry
     if attempt is not None and (status != "error") and (status != "ok" or reported_usage is None):
-        usage, is_estimated = billable_usage(reported_usage, raw, attempt.estimated_tokens)
+        usage, is_guess = billable_usage(reported_usage, raw, attempt.estimated_tokens)
+        is_estimated = is_estimated or is_guess
     bill = Bill(usage, ledger.compute_cost(source.backend, usage), is_estimated) if usage is not None else EMPTY_BILL
     if source.interrupted_parts or source.hedge_losses:
         for part in (*source.interrupted_parts, *source.hedge_losses):

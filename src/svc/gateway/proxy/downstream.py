@@ -20,5 +20,9 @@ class Downstream(StreamSink):
         """Send a complete response. Each line in `headers` ends in CRLF."""
 
     @abstractmethod
-    def start_stream(self, headers: str) -> None:
-        """Start an event stream with status 200. Each line in `headers` ends in CRLF."""
+    def start_stream(self, headers: str, content_type: str) -> None:
+        """Start a stream with status 200. Each line in `headers` ends in CRLF."""
+
+    @abstractmethod
+    def abort_stream(self) -> None:
+        """Close the connection so that the client sees an incomplete response."""

@@ -21,7 +21,7 @@ from svc.dialects.base import EncodedResponse, RequestBody
 from svc.dialects.endpoint import Endpoint
 from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.stream_transform import EVENT_STREAM_CONTENT_TYPE, StreamTransform
 from svc.errors import InternalError, ProviderFailed, RateLimited, SvcError
 from svc.gateway.accounting.record import RequestRecord, RequestStatus
 from svc.gateway.cache.memory import CachedResponse
@@ -69,6 +69,8 @@ class Exchange(RetryOwner):
     _reservation: Reservation | None = None
     _routing_info: RoutingInfo | None = None
     _has_started_stream: bool = False
+    _is_event_stream: bool = True
+    """Whether the response that has started consists of events, and not of audio."""
 
     def __init__(
         self,
@@ -143,7 +145,8 @@ class Exchange(RetryOwner):
 
     def _look_up_or_start(self, routing_info: RoutingInfo, backends: tuple[Backend, ...]) -> None:
         cache = self._context.config.current.cache
-        if cache is None or self._body.is_stored or self._body.earlier_items is not None:
+        is_cacheable = self._endpoint.cache_route and not self._body.is_stored and self._body.earlier_items is None
+        if cache is None or not is_cacheable:
             self._start_retry_loop(routing_info, backends, self._started_at)
         else:
             self._look_up_cached(cache, routing_info, backends)
@@ -276,7 +279,7 @@ class Exchange(RetryOwner):
     # RetryOwner
 
     def on_silence(self) -> None:
-        if self.is_streaming:
+        if self.is_streaming and self._is_event_stream:
             self._sink.write_keep_alive(self._endpoint.keep_alive_event)
 
     def on_failure(self, error: SvcError) -> None:
@@ -303,14 +306,15 @@ class Exchange(RetryOwner):
             self._downstream.send_response(200, self._build_headers(), data)
         self._finish()
 
-    def _start_stream(self) -> None:
+    def _start_stream(self, content_type: str = EVENT_STREAM_CONTENT_TYPE) -> None:
         """Send the head of the stream, unless it was sent before."""
         if not self._has_started_stream:
             self._has_started_stream = True
+            self._is_event_stream = content_type == EVENT_STREAM_CONTENT_TYPE
             self._first_byte_at = _now()
             if self._context.on_first_byte:
                 self._report_first_byte()
-            self._downstream.start_stream(self._build_headers())
+            self._downstream.start_stream(self._build_headers(), content_type)
 
     def _report_first_byte(self) -> None:
         self._context.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
@@ -363,7 +367,7 @@ class Exchange(RetryOwner):
         self._finish()
 
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
-        self._start_stream()
+        self._start_stream(transform.content_type)
         attempt.sink = self._sink
         if not transform.has_ended:
             self._sink.write(chunk, False)
@@ -374,7 +378,10 @@ class Exchange(RetryOwner):
 
     def _end_stream(self, chunk: bytes, transform: StreamTransform) -> None:
         self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)
-        self._sink.write(chunk, True)
+        if transform.error is not None and not transform.can_encode_errors:
+            self._downstream.abort_stream()
+        else:
+            self._sink.write(chunk, True)
         if self._recorder is not None and transform.error is None and transform.finish_reason is not None:
             self._cache_response(self._recorder)
         self._finish()

@@ -204,7 +204,7 @@ class RetryLoop(AttemptOwner):
             codec = codec.for_request(self._decode_request, backend.profile)
         transform = self._resumable_transform(codec) if self._can_resume else None
         attempt = Attempt(self, backend, codec, context.config.current.policy, routing_info, transform)
-        if self._min_tokens_per_second and routing_info.stream:
+        if self._min_tokens_per_second and routing_info.stream and routing_info.has_completion:
             attempt.set_min_pace(self._min_tokens_per_second)
         self.backend = backend
         self.attempt_count += 1

@@ -85,6 +85,8 @@ def classify_error_response(codec: Codec, status: int, headers: Mapping[bytes, b
     """Return the failure for a complete error response. Its status, type and headers may be forwarded."""
     message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
+    if isinstance(failure.error, InvalidRequest):
+        failure.error.param = failure.error.param or codec.decode_error_param(raw)
     failure.error.upstream = codec.decode_upstream_error(status, headers, raw)
     if failure.error.upstream is not None and message:
         failure.error.message = message

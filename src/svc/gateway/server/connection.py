@@ -309,7 +309,7 @@ class ClientConnection(RequestParser):
         self.socket_writer.write(response.encode_http_response(status, self._context.clock.date_header, headers, body))
         self._on_response_sent()
 
-    def start_stream(self, headers: str) -> None:
+    def start_stream(self, headers: str, content_type: str) -> None:
         request = self._active_request
         if request is not None:
             request.keep_alive = request.keep_alive and request.supports_chunked and not self._is_shutting_down
@@ -318,8 +318,17 @@ class ClientConnection(RequestParser):
             )
             self._is_chunked = request.supports_chunked
             self._pending_head = response.encode_stream_head(
-                self._context.clock.date_header, headers, chunked=request.supports_chunked
+                self._context.clock.date_header, headers, content_type, chunked=request.supports_chunked
             )
+
+    def abort_stream(self) -> None:
+        self._active_request, self._exchange = None, None
+        if self.transport.is_closing():
+            return
+        if self._is_chunked:
+            self._close()
+        else:  # the end of the connection would be the end of the response, so reset it
+            self.socket_writer.reset()
 
     def chunk_writer(self) -> SocketWriter | None:
         return self.socket_writer if self._is_chunked and not self._pending_head else None

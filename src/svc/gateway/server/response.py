@@ -78,11 +78,11 @@ def encode_http_response(status: int, date: str, headers: str, body: bytes) -> b
     return head.encode("latin-1") + body
 
 
-def encode_stream_head(date: str, headers: str, *, chunked: bool) -> bytes:
-    """Return the head of an event stream. `X-Accel-Buffering: no` disables the response buffering of nginx."""
+def encode_stream_head(date: str, headers: str, content_type: str, *, chunked: bool) -> bytes:
+    """Return the head of a stream. `X-Accel-Buffering: no` disables the response buffering of nginx."""
     framing = "transfer-encoding: chunked\r\n" if chunked else ""
     head = (
-        f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+        f"HTTP/1.1 200 OK\r\ndate: {date}\r\ncontent-type: {content_type}\r\n"
         f"cache-control: no-cache\r\nx-accel-buffering: no\r\n{framing}{headers}\r\n"
     )
     return head.encode("latin-1")

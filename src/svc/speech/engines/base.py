@@ -27,6 +27,9 @@ class RecognitionEngine(Protocol):
     is_incremental: bool
     """Whether a segment decoder keeps its state, so that a hypothesis costs only the new audio. It has one thread."""
 
+    has_word_times: bool
+    """Whether the model may report the times of words. False rejects a request for them before its audio is decoded."""
+
     def begin_segment(self, language: str | None, *, with_words: bool = False) -> SegmentDecoder:
         """Return a decoder for a new segment. Without a language the model chooses.
 

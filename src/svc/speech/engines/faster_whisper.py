@@ -29,6 +29,7 @@ class FasterWhisperEngine:
     """A loaded Whisper model."""
 
     is_incremental = False
+    has_word_times = True
 
     def __init__(self, model: RecognitionModel) -> None:
         folder = str(Path(model.files["model"]).parent)

@@ -48,6 +48,7 @@ class MoonshineEngine:
     """A loaded model."""
 
     is_incremental = False
+    has_word_times = False
 
     def __init__(self, model: RecognitionModel) -> None:
         if model.family != "moonshine":

@@ -27,6 +27,7 @@ class SherpaOfflineEngine:
     """A loaded model. It is its own segment decoder, because each hypothesis uses the whole segment."""
 
     is_incremental = False
+    has_word_times = True
 
     def __init__(self, model: RecognitionModel) -> None:
         self._recognizer = _create_recognizer(model)

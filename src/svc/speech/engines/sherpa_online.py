@@ -35,11 +35,11 @@ class SherpaOnlineEngine:
     def __init__(self, model: RecognitionModel) -> None:
         self._recognizer = _create_recognizer(model)
         # The library assumes 40 ms per frame for CTC, and NeMo models have 80 ms.
-        self._has_token_times = model.family != "nemo-ctc"
+        self.has_word_times = model.family != "nemo-ctc"
 
     def begin_segment(self, language: str | None, *, with_words: bool = False) -> OnlineSegmentDecoder:
         """Return a decoder for a new segment. The language is that of the model."""
-        return OnlineSegmentDecoder(self._recognizer, self._has_token_times)
+        return OnlineSegmentDecoder(self._recognizer, self.has_word_times)
 
 
 class OnlineSegmentDecoder:

@@ -43,7 +43,7 @@ def test_price_table_shipped_prices_equal_genai_prices(tmp_path: Path) -> None:
         [sys.executable, "-m", "svc.gateway.accounting.price_lookup"], input=lookups, capture_output=True, check=True
     )
     rows = msgspec.json.decode(results.stdout, type=list[tuple[str, str, Price]])
-    assert len(rows) == 11
+    assert len(rows) == 13
     assert {(name, model): prices.get(name, model) for name, model, _ in rows} == {row[:2]: row[2] for row in rows}
 
 

@@ -48,14 +48,14 @@ def test_models_without_key_reason_names_the_variables(tmp_path: Path) -> None:
     assert "llama-3.1-8b-instant" not in found
 
 
-def test_providers_built_in_keys_give_eleven_models(tmp_path: Path) -> None:
+def test_providers_built_in_keys_give_all_models(tmp_path: Path) -> None:
     keys = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
     backends = router(load(tmp_path, keys)).backends()
     windows = {
         name: [b.model.context_window for b in backends if b.provider.name == name] for name in ("openai", "groq")
     }
-    assert len(backends) == 11
-    assert windows == {"openai": [128_000] * 3 + [8192] * 2, "groq": [32_768] * 3}
+    assert len(backends) == 13
+    assert windows == {"openai": [128_000] * 3 + [8192] * 2 + [4096, 2000], "groq": [32_768] * 3}
     assert all(backend.model.use_case for backend in backends)
 
 
@@ -85,7 +85,7 @@ def test_provider_entry_with_built_in_name_overrides_it(tmp_path: Path) -> None:
     text = "[[providers]]\nname = 'openai'\nbase_url = 'http://127.0.0.1:7/v1'"
     (provider,) = load(tmp_path, {"OPENAI_API_KEY": "k"}, text)
     assert provider.address.port == 7
-    assert len(provider.models) == 5
+    assert len(provider.models) == 7
 
 
 @pytest.mark.parametrize(

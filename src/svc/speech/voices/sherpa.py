@@ -45,13 +45,16 @@ class SherpaVoice:
             raise PipelineFailed(f"The model of this voice cannot be loaded: {error}") from error
         self._speaker, self._speed = about.speaker, about.speed
         self._voice = about.voice
-        self._to_phonemes = plugins.load("pipeline.voices", about.sounds).sounds if about.sounds else None
+        self._to_phonemes = plugins.load("speech.voices", about.sounds).sounds if about.sounds else None
         self._known_symbols = _read_symbols(Path(files.get("tokens", ""))) if about.sounds else frozenset()
 
-    def say(self, text: str) -> tuple[int, bytes]:
-        """Return the sample rate in Hz, and 16-bit mono samples. Raises PipelineFailed if there are none."""
+    def say(self, text: str, speed: float = 1.0, variant: str | None = None) -> tuple[int, bytes]:
+        """Return the sample rate in Hz, and 16-bit mono samples. Raises PipelineFailed if there are none.
+
+        `variant` is the number of another speaker.
+        """
         generation_config = sherpa_onnx.GenerationConfig()
-        generation_config.sid, generation_config.speed = self._speaker, self._speed
+        generation_config.sid, generation_config.speed = self._find_speaker(variant), self._speed * speed
         if self._to_phonemes is not None:
             generation_config.phoneme_codepoints = [
                 [ord(symbol) for symbol in self._to_phonemes(text, self._voice) if symbol in self._known_symbols]
@@ -61,6 +64,11 @@ class SherpaVoice:
             raise PipelineFailed("The voice produced no audio for this text.")
         samples = np.clip(np.asarray(audio.samples, np.float32), -1, 1)
         return int(audio.sample_rate), (samples * 32767).astype("<i2").tobytes()
+
+    def _find_speaker(self, variant: str | None) -> int:
+        """Return the number of a speaker, or the default for a name that this voice does not have."""
+        is_number = variant is not None and variant.isascii() and variant.isdigit() and len(variant) < 6
+        return int(variant) if variant and is_number and int(variant) < self._tts.num_speakers else self._speaker
 
 
 def _check_model_properties(model: Path) -> None:

@@ -27,6 +27,13 @@ _CLAUSE_BREAK = re.compile(rf"(?<=[{PUNCTUATION_MARKS}])\s+")
 _LANGUAGE_SWITCH = re.compile(r"\([a-z-]+\)")
 """A marker such as `(en)`, where espeak-ng switches to another language."""
 
+
+class _EspeakVoiceEntry(ctypes.Structure):
+    """The beginning of a voice in the library's list. Each language follows a byte with its priority."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("languages", ctypes.c_char_p))
+
+
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
@@ -44,16 +51,14 @@ class EspeakVoice:
     """A voice of espeak-ng."""
 
     def __init__(self, library: EspeakLibrary, voice: str, rate: int) -> None:
-        self._library, self._voice, self._rate = (
-            library,
-            voice,
-            min(max(rate, MIN_WORDS_PER_MINUTE), MAX_WORDS_PER_MINUTE),
-        )
-        library.set_voice(voice, self._rate)
+        self._library, self._voice, self._rate = library, voice, rate
+        library.set_voice(voice, min(max(rate, MIN_WORDS_PER_MINUTE), MAX_WORDS_PER_MINUTE))
 
-    def say(self, text: str) -> tuple[int, bytes]:
-        """Return the sample rate in Hz, and 16-bit mono samples."""
-        return self._library.rate, self._library.say(text, self._voice, self._rate)
+    def say(self, text: str, speed: float = 1.0, variant: str | None = None) -> tuple[int, bytes]:
+        """Return the sample rate in Hz, and 16-bit mono samples. `variant` is another voice, such as `en-gb`."""
+        voice = variant if variant in self._library.voice_names else self._voice
+        rate = min(max(round(self._rate * speed), MIN_WORDS_PER_MINUTE), MAX_WORDS_PER_MINUTE)
+        return self._library.rate, self._library.say(text, voice, rate)
 
 
 class EspeakLibrary:
@@ -67,9 +72,22 @@ class EspeakLibrary:
         if self.rate <= 0:
             raise PipelineFailed("espeak-ng could not be started: its data is missing.")
         self._lib.espeak_TextToPhonemes.restype = ctypes.c_char_p
+        self._lib.espeak_ListVoices.restype = ctypes.POINTER(ctypes.POINTER(_EspeakVoiceEntry))
+        self.voice_names = self._list_voice_names()
+        """The voices by their language codes, such as `en-us`."""
         self._sample_chunks: list[bytes] = []
         self._callback = _Callback(self._on_samples)  # keeps the callback alive: the library calls it
         self._lib.espeak_SetSynthCallback(self._callback)
+
+    def _list_voice_names(self) -> frozenset[str]:
+        entries = self._lib.espeak_ListVoices(None)
+        names: set[str] = set()
+        index = 0
+        while entries[index]:  # a null pointer ends the list
+            languages = entries[index].contents.languages or b""
+            names.add(languages[1:].decode("utf-8", "replace"))
+            index += 1
+        return frozenset(names)
 
     def set_voice(self, voice: str, rate: int) -> None:
         """Set the voice. Raises PipelineFailed if it does not exist."""

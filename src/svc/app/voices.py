@@ -1,0 +1,91 @@
+"""Offers the voices of this machine as models of the provider `local`, and keeps the list current."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.routing.backends import EMBEDDED_PROVIDER, build_backends
+from svc.gateway.routing.providers import build_provider
+from svc.settings import ModelSettings, ProviderSettings, Settings
+from svc.speech.synthesis.catalog import InstalledVoice, VoiceCatalog, open_catalog
+from svc.speech.synthesis.process import VoiceProcess
+from svc.wire.chat import UpstreamOverrides
+from svc.wire.synthesis import MAX_SPEECH_INPUT_CHARS
+
+log = logging.getLogger("svc.speech")
+
+VOICE_LIST_INTERVAL_SECONDS = 1.0
+"""Seconds until a voice that was added or removed is noticed."""
+_IGNORED_FIELDS = ("instructions",)
+"""Request fields that have no meaning for a voice of this machine."""
+
+
+@asynccontextmanager
+async def run_voices(settings: Settings, context: GatewayContext) -> AsyncIterator[None]:
+    """Offer the installed voices until the context ends. Their process starts with the first request."""
+    root = settings.registry_root
+    process = VoiceProcess(root, settings.speech.max_syntheses)
+    voices = _OfferedVoices(context, open_catalog(root), process)
+    await voices.refresh()
+    default_voice = settings.speech.default_voice
+    process.start(preload=default_voice if default_voice in voices.names else "")
+    refresh_task = asyncio.create_task(voices.keep_current(), name="voice list")
+    try:
+        yield
+    finally:
+        refresh_task.cancel()
+        await asyncio.gather(refresh_task, return_exceptions=True)
+        await process.stop()
+
+
+class _OfferedVoices:
+    """The voices that the router knows."""
+
+    def __init__(self, context: GatewayContext, catalog: VoiceCatalog, process: VoiceProcess) -> None:
+        self._context, self._catalog, self._process = context, catalog, process
+        self._offered: list[InstalledVoice] = []
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the voices."""
+        return {voice.name for voice in self._offered}
+
+    async def keep_current(self) -> None:
+        """Refresh the list periodically."""
+        while True:
+            await asyncio.sleep(VOICE_LIST_INTERVAL_SECONDS)
+            try:
+                await self.refresh()
+            except Exception:  # the next refresh may succeed
+                log.exception("the voices cannot be listed")
+
+    async def refresh(self) -> None:
+        """Read the installed voices, and change the router's backends if they differ."""
+        found = await asyncio.to_thread(self._catalog.list_voices)
+        if found == self._offered:
+            return
+        previous_names, self._offered = self.names, found
+        self._context.router.remove_local_models(previous_names)
+        entry = ProviderSettings(
+            name=EMBEDDED_PROVIDER,
+            models=tuple(_model_settings(voice) for voice in found),
+            quirks=UpstreamOverrides(rejects=_IGNORED_FIELDS),
+        )
+        backends = build_backends(build_provider(entry, self._process.base_url, self._process.key))
+        self._context.router.put_backends(backends)
+        self._context.ledger.prices.set_configured_prices(backends)
+
+
+def _model_settings(voice: InstalledVoice) -> ModelSettings:
+    return ModelSettings(
+        id=voice.name,
+        kind="speech",
+        context_window=MAX_SPEECH_INPUT_CHARS,
+        use_case="text to speech, natural" if voice.is_natural else "text to speech, fast",
+        input_price=0,
+        output_price=0,
+    )

@@ -1,0 +1,1 @@
+"""Text to speech: voices, sentences, encoders, and the process that speaks."""

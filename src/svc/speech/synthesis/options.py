@@ -1,0 +1,20 @@
+"""The options that the gateway writes to the process that speaks."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class VoiceServerOptions(msgspec.Struct, frozen=True):
+    """The options that the process reads from stdin."""
+
+    descriptor: int
+    """The listening socket."""
+    key: str
+    """The key that the gateway sends."""
+    registry_root: str
+    max_requests: int
+    """Texts that are spoken at a time."""
+    nice: int
+    preload: str = ""
+    """The voice to load at the start."""

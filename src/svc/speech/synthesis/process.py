@@ -1,0 +1,138 @@
+"""Starts the process that speaks at its first connection, and again after it exits.
+
+    idle ── connection ──> running ── process exits ──> backoff (0.5 s to 30 s) ──> idle
+
+The gateway owns the listening socket and the process inherits it. So the address never changes, and connections wait in
+the socket's queue until the process accepts them. `stop` kills the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import msgspec
+
+from svc.resilience import Backoff
+from svc.speech.synthesis.options import VoiceServerOptions
+from svc.speech.worker_process import compute_environment
+
+log = logging.getLogger("svc.speech")
+
+VOICE_PROCESS_NICENESS = 2
+"""Gives the gateway priority when the CPU is busy."""
+VOICE_RESTART_BACKOFF = Backoff(0.5, 30.0)
+VOICE_STABLE_UPTIME_SECONDS = 60.0
+"""After this uptime, a crash resets the backoff."""
+VOICE_STOP_TIMEOUT_SECONDS = 5.0
+_LISTEN_BACKLOG = 128
+
+
+class VoiceProcess:
+    """The process that speaks. `base_url` and `key` are those of its server."""
+
+    def __init__(self, registry_root: Path, max_requests: int) -> None:
+        self.key = secrets.token_urlsafe(32)
+        self.pid: int | None = None
+        self._registry_root, self._max_requests = registry_root, max_requests
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(_LISTEN_BACKLOG)
+        self._task: asyncio.Task[None] | None = None
+        self._is_watching = False
+
+    @property
+    def base_url(self) -> str:
+        """`http://127.0.0.1:PORT/v1`."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
+
+    def start(self, preload: str = "") -> None:
+        """Start the process at the first connection, or now if a voice is to be loaded."""
+        self._task = asyncio.create_task(self._supervise(preload), name="voices")
+
+    async def stop(self) -> None:
+        """Kill the process and close the socket."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._listener.close()
+
+    async def _supervise(self, preload: str) -> None:
+        loop = asyncio.get_running_loop()
+        early_exits = 0
+        if not preload:
+            await self._wait_for_connection()
+        while True:
+            started_at = loop.time()
+            try:
+                status = await self._run_process(preload)
+            except OSError as error:
+                status = f"{type(error).__name__}: {error}"
+            if loop.time() - started_at > VOICE_STABLE_UPTIME_SECONDS:
+                early_exits = 0
+            delay = VOICE_RESTART_BACKOFF.exponential(early_exits)
+            log.warning("the process that speaks exited (%s). It starts again in %.1f s at the earliest", status, delay)
+            await asyncio.sleep(delay)
+            early_exits += 1
+            preload = ""
+            await self._wait_for_connection()
+
+    async def _wait_for_connection(self) -> None:
+        loop = asyncio.get_running_loop()
+        connected: asyncio.Future[None] = loop.create_future()
+
+        def on_readable() -> None:
+            if not connected.done():
+                connected.set_result(None)
+
+        loop.add_reader(self._listener, on_readable)
+        try:
+            await connected
+        finally:
+            loop.remove_reader(self._listener)
+
+    async def _run_process(self, preload: str) -> str:
+        """Run the process until it exits. Return its exit status for the log."""
+        descriptor = self._listener.fileno()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "svc.speech.synthesis.server"),
+            stdin=PIPE,
+            pass_fds=(descriptor,),
+            env=compute_environment(),
+            start_new_session=True,  # Ctrl-C must not kill it: the gateway completes its responses first
+        )
+        self.pid = process.pid
+        options = VoiceServerOptions(
+            descriptor=descriptor,
+            key=self.key,
+            registry_root=os.fspath(self._registry_root),
+            max_requests=self._max_requests,
+            nice=VOICE_PROCESS_NICENESS,
+            preload=preload,
+        )
+        try:
+            assert process.stdin is not None  # it is a pipe
+            process.stdin.write(msgspec.json.encode(options) + b"\n")
+            await process.stdin.drain()
+            return f"status {await process.wait()}"
+        finally:
+            self.pid = None
+            await _kill(process)
+
+
+async def _kill(process: Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(VOICE_STOP_TIMEOUT_SECONDS):
+                await process.wait()

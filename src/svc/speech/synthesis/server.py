@@ -1,0 +1,247 @@
+"""The process that speaks: loaded voices behind `POST /v1/audio/speech` on a loopback address.
+
+`python -m svc.speech.synthesis.server` reads one line of JSON (`VoiceServerOptions`) from stdin, and serves on the
+socket that it inherits. It exits when stdin is closed, so that it never outlives the gateway. The gateway calls it like
+any other provider.
+
+A request is spoken in a thread, one part after the other. The event loop takes the next part when the gateway has read
+the previous one, and stops when the gateway closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import uvicorn
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from svc import telemetry
+from svc.errors import AuthenticationFailed, InternalError, InvalidRequest, NotFound, SvcError
+from svc.speech.synthesis.catalog import open_catalog
+from svc.speech.synthesis.options import VoiceServerOptions
+from svc.speech.synthesis.synthesizer import check_supported, synthesize
+from svc.speech.synthesis.voice import VoiceEngine
+from svc.wire.error import encode_error_body
+from svc.wire.synthesis import SPEECH_CONTENT_TYPES, SpeechRequest
+
+log = logging.getLogger("svc.speech.voices")
+
+MAX_LOADED_VOICES = 4
+"""Voices in memory. The one that was used least recently is unloaded for another."""
+MAX_REQUEST_BYTES = 1 << 20
+BUSY_RETRY_SECONDS = 1
+"""The `retry-after` of a request that finds no free thread. The gateway waits so long, and tries again."""
+VOICES_BUSY_CODE = "voices_busy"
+KEEP_ALIVE_SECONDS = 90
+"""Longer than the gateway keeps an idle connection."""
+
+
+class LoadedVoices:
+    """The voices in memory. Thread-safe. Loading one voice delays no other."""
+
+    def __init__(self, registry_root: Path) -> None:
+        self._catalog = open_catalog(registry_root)
+        self._engines: OrderedDict[str, Future[VoiceEngine]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> VoiceEngine:
+        """Return a voice, after loading it if necessary. Raises ModelNotFound, and PipelineFailed if that fails."""
+        with self._lock:
+            future = self._engines.get(name)
+            is_first = future is None
+            if future is None:
+                future = self._engines[name] = Future()
+                while len(self._engines) > MAX_LOADED_VOICES:
+                    self._engines.popitem(last=False)
+            self._engines.move_to_end(name)
+        if is_first:
+            self._load(name, future)
+        return future.result()
+
+    def _load(self, name: str, future: Future[VoiceEngine]) -> None:
+        try:
+            engine = self._catalog.load(name)
+            engine.say("a")  # the first text takes longer
+            future.set_result(engine)
+        except Exception as error:  # noqa: BLE001 all requests that wait for the voice get it
+            with self._lock:
+                self._engines.pop(name, None)
+            future.set_exception(error)
+
+
+class VoiceApp:
+    """The ASGI application."""
+
+    def __init__(self, options: VoiceServerOptions) -> None:
+        self._options = options
+        self._voices = LoadedVoices(Path(options.registry_root))
+        self._threads = ThreadPoolExecutor(options.max_requests, thread_name_prefix="voice")
+        self._free_threads = options.max_requests
+
+    def preload(self) -> None:
+        """Load the voice of the options in a thread. A failure is only logged: a request will report it."""
+        if self._options.preload:
+            self._threads.submit(self._preload)
+
+    def _preload(self) -> None:
+        try:
+            self._voices.get(self._options.preload)
+        except SvcError as error:
+            log.warning("the voice %s cannot be loaded: %s", self._options.preload, error.message)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request. An exception after the head closes the connection, so that the audio is incomplete."""
+        if scope["type"] != "http":
+            return
+        response = _SpeechResponse(send)
+        try:
+            request = await self._read_request(Request(scope, receive))
+            await self._speak(request, receive, response)
+        except SvcError as error:
+            if response.has_started:
+                raise
+            await response.send_error(error.status, encode_error_body(error))
+        except Exception as error:
+            log.exception("a text could not be spoken")
+            if response.has_started:
+                raise
+            failure = InternalError(f"The voice failed: {type(error).__name__}.")
+            await response.send_error(failure.status, encode_error_body(failure))
+
+    async def _read_request(self, request: Request) -> SpeechRequest:
+        if not hmac.compare_digest(
+            request.headers.get("authorization", "").encode(), f"Bearer {self._options.key}".encode()
+        ):
+            raise AuthenticationFailed("The key is not valid.")
+        if request.url.path != "/v1/audio/speech" or request.method != "POST":
+            raise NotFound("There is no such path.")
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_REQUEST_BYTES:
+                raise InvalidRequest("The body is too large.")
+        try:
+            speech_request = msgspec.json.decode(body, type=SpeechRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"The request is not valid: {error}.") from None
+        check_supported(speech_request)
+        return speech_request
+
+    async def _speak(self, request: SpeechRequest, receive: Receive, response: _SpeechResponse) -> None:
+        if self._free_threads <= 0:
+            await response.send_busy()
+            return
+        self._free_threads -= 1
+        chunks = self._synthesize(request)
+        loop = asyncio.get_running_loop()
+        disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="voice-client")
+        next_chunk = loop.run_in_executor(self._threads, next, chunks, None)
+        next_chunk.add_done_callback(lambda _: None)
+        try:
+            while not disconnected.done():
+                await asyncio.wait((next_chunk, disconnected), return_when=asyncio.FIRST_COMPLETED)
+                if not next_chunk.done():
+                    return
+                chunk = next_chunk.result()
+                if chunk is None:
+                    await response.finish()
+                    return
+                next_chunk = loop.run_in_executor(self._threads, next, chunks, None)
+                await response.send_chunk(SPEECH_CONTENT_TYPES[request.format], chunk)
+        finally:
+            disconnected.cancel()
+            await asyncio.gather(disconnected, next_chunk, return_exceptions=True)  # a part cannot be interrupted
+            self._free_threads += 1
+
+    def _synthesize(self, request: SpeechRequest) -> Iterator[bytes | None]:
+        yield from synthesize(self._voices.get(request.model), request)
+
+
+class _SpeechResponse:
+    """Sends the head before the first chunk."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_started = False
+
+    async def send_chunk(self, content_type: str, chunk: bytes) -> None:
+        await self._start(200, content_type)
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def finish(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def send_error(self, status: int, body: bytes) -> None:
+        await self._start(status, "application/json")
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def send_busy(self) -> None:
+        """Reject a request: all threads speak."""
+        error = {
+            "message": "All voices of this machine are in use. Try again later.",
+            "type": "rate_limit_error",
+            "code": VOICES_BUSY_CODE,
+        }
+        headers = [(b"content-type", b"application/json"), (b"retry-after", b"%d" % BUSY_RETRY_SECONDS)]
+        self.has_started = True
+        await self._send({"type": "http.response.start", "status": 429, "headers": headers})
+        await self._send({"type": "http.response.body", "body": msgspec.json.encode({"error": error})})
+
+    async def _start(self, status: int, content_type: str) -> None:
+        if not self.has_started:
+            self.has_started = True
+            headers = [(b"content-type", content_type.encode())]
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _exit_with_parent() -> None:
+    """Exit when stdin is closed. Threads of libraries may still run, and there is nothing to save."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 1024):
+            pass
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve until stdin is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    telemetry.configure_child()
+    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=VoiceServerOptions)
+    os.nice(options.nice)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    app = VoiceApp(options)
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    app.preload()
+    with socket.socket(fileno=options.descriptor) as listener:
+        asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+
+
+if __name__ == "__main__":
+    main()
