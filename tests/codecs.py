@@ -24,7 +24,9 @@ def decode_routing_info(client: Dialect, raw: bytes) -> RoutingInfo:
 def pass_through_request(dialect: Dialect, raw: bytes, profile: ModelProfile) -> EncodedRequest:
     body, endpoint = RequestBody(raw), ENDPOINTS[dialect.name]
     routing_info = endpoint.decode_routing_info(body)
-    return endpoint.codecs[dialect].encode_request(body, routing_info, profile, lambda: endpoint.decode_request(raw))
+    return endpoint.codecs[dialect].encode_request(
+        body, routing_info, profile, lambda: endpoint.decode_request(RequestBody(raw))
+    )
 
 
 def pass_through_response(dialect: Dialect, raw: bytes) -> EncodedResponse:
@@ -49,14 +51,16 @@ def responses_codec(upstream: Dialect | None, raw: bytes, profile: ModelProfile)
     endpoint = responses_api.endpoint
     if upstream is None:
         return endpoint.select_codec(openai.dialect, ModelProfile(profile.model, has_responses=True))
-    return endpoint.select_codec(upstream, profile).for_request(lambda: endpoint.decode_request(raw), profile)
+    return endpoint.select_codec(upstream, profile).for_request(
+        lambda: endpoint.decode_request(RequestBody(raw)), profile
+    )
 
 
 def encode_responses_request(upstream: Dialect | None, raw: bytes, profile: ModelProfile) -> EncodedRequest:
     body, endpoint = RequestBody(raw), responses_api.endpoint
     routing_info = endpoint.decode_routing_info(body)
     codec = responses_codec(upstream, raw, profile)
-    return codec.encode_request(body, routing_info, profile, lambda: endpoint.decode_request(raw))
+    return codec.encode_request(body, routing_info, profile, lambda: endpoint.decode_request(body))
 
 
 def create_responses_stream(
