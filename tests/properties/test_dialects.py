@@ -45,6 +45,7 @@ anything: st.SearchStrategy[Any] = st.recursive(
 
 def inputs(kind: str, suffix: str) -> list[Path]:
     found = sorted(path for path in (GOLDEN / kind).glob(f"*.{suffix}") if ".to-" not in path.name)
+    found = [path for path in found if path.stem.rpartition(".")[2] in DIALECTS]
     assert found
     return found
 
