@@ -74,6 +74,21 @@ def test_request_with_anthropic_version_malformed_gets_anthropic_error(gateway: 
         check_error(raw.read(), 400, "invalid_request_error")
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /v1/messages?beta=true HTTP/1.1\r\nhost: x\r\nx: " + b"x" * 70_000, 431),
+        (b"POST /v1/messages HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\nhost: x\r\nanthropic-version: 2023-06-01\r\nx: " + b"x" * 70_000, 431),
+    ],
+    ids=["long head", "malformed head", "long head with version"],
+)
+def test_request_with_incomplete_head_gets_anthropic_error(gateway: Gateway, head: bytes, status: int) -> None:
+    with gateway.raw() as raw:
+        raw.send(head)
+        check_error(raw.read(), status, "invalid_request_error")
+
+
 @pytest.mark.parametrize("path", ["/", "/?beta=true", "/?"])
 def test_root_get_and_head_without_key_return_200(gateway: Gateway, path: str) -> None:
     for headers in ({}, {"anthropic-version": "2023-06-01"}):

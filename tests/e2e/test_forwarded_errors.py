@@ -90,4 +90,6 @@ def test_forwarded_error_event_keeps_type_and_message(
     got = gateway_without_retries.request("POST", "/v1/messages", body, key=KEY)
     last = got.body.decode().strip().split("\n\n")[-1].split("\n")
     assert last[0] == "event: error"
-    assert json.loads(last[1].removeprefix("data: "))["error"] == {"type": "overloaded_error", "message": "Overloaded"}
+    error = json.loads(last[1].removeprefix("data: "))
+    assert error["error"] == {"type": "overloaded_error", "message": "Overloaded"}
+    assert error["request_id"] == got.headers["request-id"]

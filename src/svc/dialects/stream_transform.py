@@ -37,6 +37,7 @@ class StreamTransform:
         "has_started",
         "model",
         "passthrough_template",
+        "request_id",
         "usage",
         "usage_is_estimated",
     )
@@ -60,6 +61,8 @@ class StreamTransform:
         """The model of the response, as the upstream names it."""
         self.api_key = ""
         """The provider's key, which is redacted from errors."""
+        self.request_id = ""
+        """The gateway's request id, for the error of a dialect that has one there."""
         self.passthrough_template: ChunkTemplate | None = None
         """A template for the next event. Set only between two events of a running stream.
 

@@ -100,9 +100,10 @@ def encode_error(error: SvcError, request_id: str) -> bytes:
     return msgspec.json.encode({**_error_body(error), "request_id": request_id})
 
 
-def encode_error_event(error: SvcError) -> bytes:
-    """Return the `error` event, which replaces `message_stop`."""
-    return b"event: error\ndata: " + msgspec.json.encode(_error_body(error)) + b"\n\n"
+def encode_error_event(error: SvcError, request_id: str = "") -> bytes:
+    """Return the `error` event, which replaces `message_stop`, with the request id if there is one."""
+    body = encode_error(error, request_id) if request_id else msgspec.json.encode(_error_body(error))
+    return b"event: error\ndata: " + body + b"\n\n"
 
 
 def _error_body(error: SvcError) -> dict[str, object]:

@@ -92,6 +92,10 @@ def _dropped_fields(request: ChatRequest) -> list[str]:
     dropped = [] if request.source == "anthropic" else [*find_dropped_fields(request.extra), *request.omitted]
     if any(message.name is not None for message in request.messages):
         dropped.append("messages[].name")
+    if request.source == "openai" and any(
+        isinstance(part, ThinkingPart) and not part.signature for message in request.messages for part in message.parts
+    ):
+        dropped.append("messages[].reasoning_content")
     return dropped
 
 

@@ -111,4 +111,4 @@ class AnthropicPassthrough(Passthrough):
         return written("message_stop", {})
 
     def _encode_error(self, error: SvcError) -> bytes:
-        return encode_error_event(error)
+        return encode_error_event(error, self.request_id)

@@ -121,6 +121,7 @@ class Attempt(ResponseReceiver):
         codec: Codec,
         policy: RequestPolicy,
         routing_info: RoutingInfo,
+        request_id: str,
         transform: StreamTransform | None = None,
     ) -> None:
         self.backend = backend
@@ -141,6 +142,7 @@ class Attempt(ResponseReceiver):
         )
         if self._transform is not None:
             self._transform.api_key = backend.provider.key
+            self._transform.request_id = request_id
             if not policy.uses_fast_paths:
                 self._transform.disable_fast_paths()
 

@@ -203,7 +203,8 @@ class RetryLoop(AttemptOwner):
         if codec.needs_request:
             codec = codec.for_request(self._decode_request, backend.profile)
         transform = self._resumable_transform(codec) if self._can_resume else None
-        attempt = Attempt(self, backend, codec, context.config.current.policy, routing_info, transform)
+        policy, request_id = context.config.current.policy, self._owner.request_id
+        attempt = Attempt(self, backend, codec, policy, routing_info, request_id, transform)
         if self._min_tokens_per_second and routing_info.stream and routing_info.has_completion:
             attempt.set_min_pace(self._min_tokens_per_second)
         self.backend = backend

@@ -286,9 +286,8 @@ class ClientConnection(RequestParser):
         status, request_id = status or error.status, self._context.request_ids.generate()
         request, endpoint = self._incoming_request, None
         if request is not None:
-            endpoint = request.endpoint or self._endpoints.find_error_format(
-                request.path.decode("latin-1"), request.headers
-            )
+            path = request.path or request.url.partition(b"?")[0]  # the head may be incomplete
+            endpoint = request.endpoint or self._endpoints.find_error_format(path.decode("latin-1"), request.headers)
         report_rejection(self._context, request_id, request, error, status, self.client_field)
         self.socket_writer.write(
             response.encode_rejection(error, status, self._context.clock.date_header, request_id, request, endpoint)
