@@ -461,6 +461,10 @@ class Exchange(RetryOwner):
             )
         if not context.on_end:
             return
+        upstream_request_id: bytes | None = None
+        attempt = source.attempt if source is not None else None
+        if attempt is not None:
+            upstream_request_id = attempt.response_headers.get(attempt.backend.dialect.request_id_header)
         record = RequestRecord(
             self._api_key,
             self._endpoint.path,
@@ -482,19 +486,13 @@ class Exchange(RetryOwner):
             attempt_records=source.attempt_records if source is not None else (),
             limit_name=error.limit if isinstance(error, RateLimited) else "",
             client_field=self._downstream.client_field,
-            upstream_request_id=_upstream_request_id(self._attempt),
+            upstream_request_id=echoable_text(upstream_request_id) if upstream_request_id else None,
         )
         for on_end in context.on_end:  # inlines `report_end`: this is the hot path
             try:
                 on_end(record)
             except Exception:
                 log.exception(OBSERVER_FAULT, on_end)
-
-
-def _upstream_request_id(attempt: Attempt | None) -> str | None:
-    """Return the provider's id of an attempt, if its response has one."""
-    value = attempt.response_headers.get(attempt.backend.dialect.request_id_header) if attempt is not None else None
-    return echoable_text(value) if value is not None else None
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:
