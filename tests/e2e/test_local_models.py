@@ -14,12 +14,29 @@ from typing import Any
 import pytest
 
 from tests.e2e.harness import Gateway
+from tests.fakes.gguf import with_chat_template
 from tests.fakes.http_client import Got
 from tests.processes import children
 
 FIRST = "smollm2-135m"
 HEADER_BYTES = 1 << 20
 LONG = "word " * 300
+CITY = {"type": "object", "properties": {"city": {"enum": ["Graz", "Rome"]}}, "required": ["city"]}
+TEMPLATE_WITH_TOOLS = """{%- if tools %}
+{{- '<|im_start|>system\\nCall these functions:' }}
+{%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+{{- '\\nWrite a call as <tool_call>\\n{"name": NAME, "arguments": ARGUMENTS}\\n</tool_call><|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role }}
+{%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
+{%- for call in message.tool_calls or [] %}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 
 
 def install(home: Path, name: str, weights: Path, **details: Any) -> Path:
@@ -103,6 +120,23 @@ def test_local_models_load_on_demand_and_unload_when_idle(several: Gateway) -> N
         lambda: states(several) == {FIRST: "loaded", "second": "unloaded", "vectors": "unloaded", "broken": "unloaded"}
     )
     assert chat(several, "second").status == 200
+
+
+def test_local_models_chat_template_with_tools_is_used(tmp_path: Path, model_home: Path, model_path: Path) -> None:
+    weights = tmp_path / "tools.gguf"
+    weights.write_bytes(with_chat_template(model_path.read_bytes(), TEMPLATE_WITH_TOOLS))
+    install(tmp_path, "tools", weights)
+    gateway = start(tmp_path, model_home)
+    try:
+        tool = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": CITY}}
+        body = {"model": "tools", "messages": [{"role": "user", "content": "Is it hot in Graz?"}], "max_tokens": 1}
+        without = send(gateway, "/v1/chat/completions", **body)
+        got = send(gateway, "/v1/chat/completions", **body, tools=[tool])
+        assert (without.status, got.status) == (200, 200), got.body
+        added = got.json["usage"]["prompt_tokens"] - without.json["usage"]["prompt_tokens"]
+        assert added > 40  # the template has written the tool into the prompt
+    finally:
+        assert gateway.stop() == 0, gateway.log
 
 
 def test_local_models_load_failure_is_reported_and_others_continue(several: Gateway) -> None:

@@ -43,3 +43,39 @@ def _value(value: object) -> bytes:
     if isinstance(value[0], str):
         return struct.pack("<IIQ", ARRAY, STRING, len(value)) + b"".join(map(_string, value))
     return struct.pack("<IIQ", ARRAY, UINT32, len(value)) + b"".join(struct.pack("<I", each) for each in value)
+
+
+def with_chat_template(data: bytes, template: str) -> bytes:
+    """Return a GGUF model of version 3 with another chat template."""
+    offset, tensors, entries = 24, *struct.unpack_from("<QQ", data, 8)
+    before = data[:offset]
+    kept = []
+    for _ in range(entries):
+        start = offset
+        (length,) = struct.unpack_from("<Q", data, offset)
+        key = data[offset + 8 : offset + 8 + length]
+        offset = _skip(data, offset + 12 + length, struct.unpack_from("<I", data, offset + 8 + length)[0])
+        entry = data[start:offset]
+        kept.append(entry if key != b"tokenizer.chat_template" else _string(key.decode()) + _value(template))
+    start = offset
+    for _ in range(tensors):
+        offset += 8 + struct.unpack_from("<Q", data, offset)[0]
+        offset += 4 + 8 * struct.unpack_from("<I", data, offset)[0] + 12
+    head = before + b"".join(kept) + data[start:offset]
+    return head + bytes(-len(head) % 32) + data[offset + -offset % 32 :]
+
+
+def _skip(data: bytes, offset: int, kind: int) -> int:
+    """Return the offset after a value."""
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    if kind in sizes:
+        return offset + sizes[kind]
+    if kind == STRING:
+        return offset + 8 + int(struct.unpack_from("<Q", data, offset)[0])
+    item, length = struct.unpack_from("<IQ", data, offset)
+    offset += 12
+    if item in sizes:
+        return offset + sizes[item] * int(length)
+    for _ in range(length):
+        offset = _skip(data, offset, item)
+    return offset
