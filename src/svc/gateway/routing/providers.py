@@ -111,10 +111,11 @@ def build_providers(settings: Settings) -> list[Provider]:
     Raises UsageError for an invalid configuration.
     """
     expanded = configured_entries(settings)
-    configured = {entry.name: entry for entry in expanded}
-    if len(configured) != len(expanded):
-        raise UsageError("Two [[providers]] entries have the same name.")
+    configured: dict[str, ProviderSettings] = {}
     for entry in expanded:
+        if entry.name in configured:
+            raise UsageError(f"Two [[providers]] entries have the same name {entry.name!r}: give one another name.")
+        configured[entry.name] = entry
         _check_entry(entry)
     builtins = [
         (builtin, _merge_entry(builtin, configured.pop(builtin.name, None))) for builtin in _load_builtin_providers()

@@ -126,6 +126,8 @@ def test_azure_accounts_are_other_resources(tmp_path: Path) -> None:
 def test_two_entries_may_have_the_same_preset(tmp_path: Path) -> None:
     text = f'[[providers]]\n{AZURE}[[providers]]\nname = "azure-west"\n{AZURE}'
     assert [provider.name for provider in build_providers(load(tmp_path, text, AZURE_KEY))] == ["azure", "azure-west"]
+    with pytest.raises(UsageError, match="have the same name 'azure': give one another name"):
+        build_providers(load(tmp_path, text.replace('name = "azure-west"\n', ""), AZURE_KEY))
 
 
 @pytest.mark.parametrize(
