@@ -246,7 +246,7 @@ def test_config_additional_openai_provider_is_used(start_gateway: StartGateway, 
     """
     started = start_gateway(config=config, env={"VLLM_API_KEY": provider_c.key})
     listed = {row["id"]: row for row in started.request("GET", "/v1/models").json["data"]}
-    assert len(listed) == 12
+    assert len(listed) == 14
     assert (listed["qwen3-32b"]["owned_by"], listed["qwen3-32b"]["context_window"]) == ("vllm", 32768)
     got = started.chat("qwen3-32b")
     assert (got.status, got.headers["x-svc-provider"]) == (200, "vllm")
