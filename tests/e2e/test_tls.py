@@ -158,9 +158,8 @@ def test_tls_handshake_timeout_or_reset_returns_502(tmp_path: Path, when: str) -
         assert ("took too long" if when == "silent" else "cannot be reached") in got.json["error"]["message"]
         assert time.monotonic() - began < 5
         to = f"localhost:{proxy.port}"
-        silent = (
-            f"openai: The provider took too long to accept a connection. (no TLS connection to {to} within 1 s) [req"
-        )
+        reason = f"no TLS connection to {to} within 1 s"
+        silent = f"openai: Connection timeout: the provider took too long to accept a connection. ({reason}) [req"
         closed = f"openai: The provider cannot be reached. (no connection to {to}: ConnectionResetError: "
         gateway.logged(silent if when == "silent" else closed)
         fake.until(lambda: not fake.connections)

@@ -24,11 +24,15 @@ FAILURES: dict[str, tuple[Script, bool, str]] = {
     "cut body": (
         head(200, framing="length", length=100) + body(b'{"id"') + fin(),
         False,
-        "response was interrupted. (",
+        "response was interrupted: connection lost. (",
     ),
     "no HTTP": (raw(b"SSH-2.0-OpenSSH_9\r\n"), False, "(sent invalid HTTP"),
     "no status": (raw(b"HTTP/1.1 099 Odd\r\n\r\n") + stall(), False, "(sent invalid HTTP: status 99)"),
-    "cut stream": (sse(FIRST_EVENTS, end=reset()), True, "response was interrupted. (connection closed"),
+    "cut stream": (
+        sse(FIRST_EVENTS, end=reset()),
+        True,
+        "response was interrupted: connection lost. (connection closed",
+    ),
     "error in a stream": (
         sse([*FIRST_EVENTS, openai_wire.event({"error": {"message": "overloaded", "type": "server_error"}})]),
         True,

@@ -24,6 +24,7 @@ from svc.dialects.upstream_errors import redact_key
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import (
+    INTERRUPTED_MESSAGE,
     AttemptFailure,
     RetryDecision,
     classify_error_response,
@@ -342,13 +343,11 @@ class Attempt(ResponseReceiver):
         if self._owner is None:
             return
         if timed_out:
-            self._fail(timeout_failure("to accept a connection", reason))
+            self._fail(timeout_failure("to accept a connection", reason, kind="Connection"))
         elif self.http_status and self.http_status != 200:
             self._fail(classify_status(self.http_status, self.response_headers, None))
         elif self._transform is not None and self._transform.has_started:
-            self._interrupt_stream(
-                self._transform, ProviderFailed("The provider's response was interrupted.", reason=reason)
-            )
+            self._interrupt_stream(self._transform, ProviderFailed(INTERRUPTED_MESSAGE, reason=reason))
         else:
             self._fail(connection_failure(reason, connected=connected, is_local=bool(self.backend.origin.local_model)))
 

@@ -17,6 +17,8 @@ from svc.resilience import Backoff, parse_retry_after
 MAX_RETRY_WAIT_SECONDS: Final = 2.0
 """After a longer `retry-after`, the request uses the next backend instead of waiting."""
 RETRY_BACKOFF: Final = Backoff(0.1, 2.0)
+INTERRUPTED_MESSAGE: Final = "The provider's response was interrupted: connection lost."
+"""opencode, pi and other agents retry a failed stream only if its message names a lost connection or a timeout."""
 
 _INPUT_KIND_PATTERN: Final = r"(image|audio|video|file)"
 _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
@@ -111,15 +113,15 @@ def connection_failure(reason: str, *, connected: bool, is_local: bool = False) 
     `reason` is for the log. `is_local`: the backend is a process of this machine. If it dies during a request, the
     request may be the cause, so there is no retry.
     """
-    message = "The provider's response was interrupted." if connected else "The provider cannot be reached."
+    message = INTERRUPTED_MESSAGE if connected else "The provider cannot be reached."
     decision = RetryDecision.NEXT_BACKEND if is_local and connected else RetryDecision.SAME_BACKEND
     return AttemptFailure(ProviderFailed(message, reason=reason), decision, counts_as_outage=True)
 
 
-def timeout_failure(when: str, reason: str = "") -> AttemptFailure:
+def timeout_failure(when: str, reason: str = "", *, kind: str = "Response") -> AttemptFailure:
     """Return the failure for a timeout, which is retried at another backend only."""
     return AttemptFailure(
-        ProviderFailed(f"The provider took too long {when}.", reason=reason),
+        ProviderFailed(f"{kind} timeout: the provider took too long {when}.", reason=reason),
         RetryDecision.NEXT_BACKEND,
         counts_as_outage=True,
     )

@@ -162,7 +162,7 @@ def test_connection_failure_retries_and_message_says_whether_connected() -> None
         True,
     )
     assert unconnected.error.message == "The provider cannot be reached."
-    assert broken.error.message == "The provider's response was interrupted."
+    assert broken.error.message == "The provider's response was interrupted: connection lost."
     assert "refused" not in unconnected.error.message
     assert isinstance(unconnected.error, ProviderFailed)
     assert unconnected.error.reason == "refused"
@@ -171,7 +171,7 @@ def test_connection_failure_retries_and_message_says_whether_connected() -> None
 def test_timeout_failure_goes_to_next_backend() -> None:
     failure = timeout_failure("to begin its response", "first byte after 60 s")
     assert (failure.retry_decision, failure.counts_as_outage) == (RetryDecision.NEXT_BACKEND, True)
-    assert failure.error.message == "The provider took too long to begin its response."
+    assert failure.error.message == "Response timeout: the provider took too long to begin its response."
     assert isinstance(failure.error, ProviderFailed)
     assert failure.error.reason == "first byte after 60 s"
     assert isinstance(default := timeout_failure("to connect").error, ProviderFailed)
