@@ -7,7 +7,7 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # GNU OpenMP, which the embedded model's wheel expects on the system.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test test-general lint docs native pure conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
+.PHONY: setup run test test-general lint docs native pure agents agents-lock conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
 
 # The first start runs from source. A compilation takes minutes, so it serves the next start.
 run: $(VENV)/.ready
@@ -138,6 +138,24 @@ conformance-lock: ## update the conformance lock files; needs uv and npm
 	for name in clients llamaindex; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-strip-extras \
 		--no-header --no-emit-index-url -o $(LOCKS)/$$name.lock $(LOCKS)/$$name.in || exit 1; done
 	cd $(LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
+
+AGENTS      := .agents
+AGENT_LOCKS := tests/agents/locks
+agents: $(VENV)/.dev $(AGENTS)/.ready ## run coding agents of other projects; writes docs/reference/coding-agents.md
+	$(BIN)/python -m tests.agents
+
+# Agents bring their programs as packages for each platform, so that no install script runs.
+$(AGENTS)/.ready: $(AGENT_LOCKS)/python.lock $(AGENT_LOCKS)/package-lock.json
+	$(PYTHON) -m venv $(AGENTS)/python && $(AGENTS)/python/bin/pip install --quiet --disable-pip-version-check \
+		--require-hashes --only-binary :all: -r $(AGENT_LOCKS)/python.lock
+	mkdir -p $(AGENTS)/node && cp $(AGENT_LOCKS)/package.json $(AGENT_LOCKS)/package-lock.json $(AGENTS)/node/
+	if command -v npm >/dev/null; then cd $(AGENTS)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
+	@touch $@
+
+agents-lock: ## update the lock files of the coding agents; needs uv and npm
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
+		-o $(AGENT_LOCKS)/python.lock $(AGENT_LOCKS)/python.in
+	cd $(AGENT_LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
 
 soak: $(VENV)/.dev ## ten minutes at 300 requests per second, one in twenty to a faulty provider
 	$(BIN)/python -m tests.soak

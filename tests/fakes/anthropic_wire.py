@@ -163,11 +163,19 @@ class AnthropicWire:
 
 
 def turns_complaint(messages: list[dict[str, Any]]) -> str | None:
-    """Check roles, empty text, and that the next message has the results of all tool calls of a message."""
+    """Check roles, empty text, and that the next message has the results of all tool calls of a message.
+
+    A system message is allowed between a user message and an assistant message, or as the last one:
+    https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages
+    """
     expected: set[str] = set()
+    before = ""
     for turn in messages:
-        if turn["role"] not in ("user", "assistant"):
+        if turn["role"] not in ("user", "assistant", "system"):
             return f"messages: unexpected role {turn['role']!r}"
+        if (turn["role"] == "system" and before != "user") or (before == "system" and turn["role"] != "assistant"):
+            return f"messages: unexpected role {turn['role']!r} after {before or 'nothing'}"
+        before = turn["role"]
         content = turn["content"]
         blocks = [text(content)] if isinstance(content, str) else content
         if not blocks or any(one["type"] == "text" and not one["text"] for one in blocks):
