@@ -73,7 +73,7 @@ def print_results(name: str, results: list[Result]) -> None:
 
 @contextmanager
 def servers() -> Iterator[tuple[Gateway, Mapping[str, FakeProvider]]]:
-    """A gateway with two providers and two models of this machine."""
+    """A gateway with three providers and two models of this machine. The first has the Responses API, the last not."""
     add = {**os.environ, "SVC_HOME": str(CACHE)}
     for model in MODELS:
         subprocess.run([sys.executable, "-m", "svc", "models", "add", model], env=add, check=True, timeout=600)
@@ -82,6 +82,7 @@ def servers() -> Iterator[tuple[Gateway, Mapping[str, FakeProvider]]]:
         fakes = {
             "A": stack.enter_context(FakeProvider(OpenAIUpstream(), key="sk-upstream-a-secret")),
             "B": stack.enter_context(FakeProvider(AnthropicUpstream(), key="sk-ant-upstream-b-secret")),
+            "C": stack.enter_context(FakeProvider(OpenAIUpstream(), key="gsk_upstream_c_secret")),
         }
         env = {**provider_environment(fakes), "SVC_REGISTRY_ROOT": str(CACHE / "registry")}
         gateway = Gateway(home, env=env, config=SETTINGS).start(60)

@@ -42,6 +42,7 @@ CLIENTS = [
     _python("openai-python", "openai_python.py", "openai"),
     _python("anthropic-sdk-python", "anthropic_python.py", "anthropic"),
     _node("openai-node", "openai_node.mjs", "openai (npm)"),
+    _node("openai-node, Responses API", "openai_node_responses.mjs", "openai (npm)"),
     _node("Vercel AI SDK", "vercel.mjs", "ai (npm)", "@ai-sdk/openai-compatible (npm)", "@ai-sdk/anthropic (npm)"),
     _python("LangChain", "langchain_clients.py", "langchain-openai", "langchain-anthropic"),
     _python("langchain-tests", "langchain_standard.py", "langchain-tests", "langchain-openai"),

@@ -1,6 +1,7 @@
 """The provider behind the conformance run. It follows the prompt's orders, and otherwise responds by rules.
 
 [[cut]] [[half]] [[broken]] [[slow]] [[429]]      fails in that way, or is slow
+[[think]]                                         thinks first, and later needs its own block back
 a schema for the response                         JSON that matches it
 tools without results yet                         calls them with matching arguments
 anything else                                     a sentence
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes import anthropic_wire, openai_wire, responses_wire
 from tests.fakes.anthropic_wire import AnthropicWire
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import Recorded
@@ -24,6 +25,7 @@ WORDS = "The fake answers with, in ünïcode and 🦙, ten words."
 SLOW = " ".join(["slow"] * 200)
 ORDER = re.compile(r"\[\[(\w+)\]\]")
 STATUS = {400: "invalid_request_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+THOUGHT = anthropic_wire.thinking("Let me think.", "c2ln")
 Tool = tuple[str, str, str]
 
 
@@ -94,6 +96,8 @@ class OpenAIUpstream(OpenAIWire):
         if seen.method == "GET" or seen.path == "/v1/embeddings":
             return super().usual(seen)
         request = seen.json
+        if seen.path == "/v1/responses":
+            return respond(request)
         parsed = parse_openai(request)
         if parsed.order.isdigit():
             status = int(parsed.order)
@@ -109,6 +113,19 @@ class OpenAIUpstream(OpenAIWire):
         return stream_script(parsed.order, events, openai_wire.event(openai_wire.error("Overloaded.", "server_error")))
 
 
+def respond(request: dict[str, Any]) -> Script:
+    """Return the response of a provider with the Responses API."""
+    parsed = parse_responses(request)
+    if parsed.order.isdigit():
+        status = int(parsed.order)
+        return answer(status, openai_wire.error(f"status {status}", STATUS.get(status, "server_error")))
+    calls = parsed.calls()
+    if not request.get("stream"):
+        return answer(200, responses_wire.response(None if calls else parsed.text(), tools=calls))
+    events = responses_wire.tool_stream(calls) if calls else responses_wire.stream(parsed.text())
+    return stream_script(parsed.order, events, responses_wire.event(5, "error", **responses_wire.error()))
+
+
 class AnthropicUpstream(AnthropicWire):
     """A provider with Anthropic's wire format."""
 
@@ -121,6 +138,10 @@ class AnthropicUpstream(AnthropicWire):
             said = anthropic_wire.error(STATUS.get(status, "api_error"), f"status {status}")
             return answer(status, said, headers={"retry-after": "30"} if status == 429 else None)
         calls = [anthropic_wire.tool_use(*call) for call in parsed.calls()]
+        if parsed.order == "think":
+            if parsed.answered and THOUGHT not in seen.json["messages"][-2]["content"]:
+                return answer(400, anthropic_wire.error("invalid_request_error", "the thinking block is missing"))
+            calls = [THOUGHT, *calls] if calls else []
         content: Sequence[dict[str, Any]] | str = calls or parsed.text()
         stop = "tool_use" if calls else "end_turn"
         if not seen.json.get("stream"):
@@ -160,6 +181,21 @@ def parse_openai(request: dict[str, Any]) -> ParsedRequest:
         forced=choice["function"]["name"] if isinstance(choice, dict) else None,
         schema=named.get(response_format.get("type", "")),
         answered=messages[-1]["role"] == "tool",
+    )
+
+
+def parse_responses(request: dict[str, Any]) -> ParsedRequest:
+    items = request["input"]
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    choice = request.get("tool_choice") or "auto"
+    text_format = (request.get("text") or {}).get("format") or {}
+    return ParsedRequest(
+        prompt=words_of([one["content"] for one in items if one.get("role") == "user"][-1:]),
+        tools={one["name"]: one["parameters"] for one in request.get("tools") or [] if choice != "none"},
+        forced=choice["name"] if isinstance(choice, dict) else None,
+        schema=text_format.get("schema"),
+        answered=items[-1].get("type") == "function_call_output",
     )
 
 

@@ -1,7 +1,7 @@
 """Every fault of the matrix: what the upstream does, and what the client has to receive. Data only.
 
-The model name at the fake provider is `<dialect>/<fault>/<alone|chained>/<JSON|stream>`, so that all faults run at once
-against one gateway. Each fault has its own provider: the failures of one do not count for another.
+The model name at the fake provider is `<upstream>/<fault>/<alone|chained>/<JSON|stream>/<client>`, so that all faults
+run at once against one gateway. Each fault has its own provider: the failures of one do not count for another.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes import anthropic_wire, openai_wire, responses_wire
 from tests.fakes.script import Script, answer, body, end, fin, head, pause, raw, reset, sse, stall
 
-Letter = Literal["A", "B"]
-DIALECTS: dict[Letter, str] = {"A": "openai", "B": "anthropic"}
+Letter = Literal["A", "B", "R"]
+UPSTREAMS: dict[Letter, str] = {"A": "openai", "B": "anthropic", "R": "responses"}
+"""The upstreams by their API: chat completions, Anthropic's, and Responses."""
 TEXT = "eins zwei drei vier"
 
 WHOLE = "complete response"
@@ -55,15 +56,19 @@ class Fault:
 
 
 def events(letter: Letter, text: str = TEXT) -> list[bytes]:
+    if letter == "R":
+        return responses_wire.stream(text)
     return anthropic_wire.stream(text) if letter == "B" else openai_wire.stream(text)
 
 
 def first_events(letter: Letter) -> list[bytes]:
     """The first events, up to and with some text."""
-    return events(letter)[:5] if letter == "B" else events(letter)[:3]
+    return events(letter)[: {"A": 3, "B": 5, "R": 5}[letter]]
 
 
 def response_body(letter: Letter, text: str = TEXT) -> dict[str, Any]:
+    if letter == "R":
+        return responses_wire.response(text)
     return anthropic_wire.message(text) if letter == "B" else openai_wire.chat(text)
 
 
@@ -91,15 +96,17 @@ def status(number: int, **headers: str) -> Callable[[Letter, bool], Script]:
 
 
 def drip(seconds: float) -> Callable[[Letter, bool], Script]:
-    """The complete response in small chunks, over about `seconds`."""
+    """The complete response in 20 chunks, over about `seconds`."""
 
     def plays(letter: Letter, stream: bool) -> Script:
         if stream:
-            return sse(events(letter), split_at=64, every=seconds / 20)
+            whole = b"".join(events(letter))
+            return sse([whole], split_at=-(-len(whole) // 20), every=seconds / 20)
         content = openai_wire.json.dumps(response_body(letter)).encode()
         script = head(framing="length", length=len(content))
-        for at in range(0, len(content), 32):
-            script += body(content[at : at + 32]) + pause(seconds / 20)
+        size = -(-len(content) // 20)
+        for at in range(0, len(content), size):
+            script += body(content[at : at + size]) + pause(seconds / 20)
         return script
 
     return plays
@@ -108,8 +115,9 @@ def drip(seconds: float) -> Callable[[Letter, bool], Script]:
 def endless(letter: Letter, stream: bool) -> Script:
     """A response that continues and never completes."""
     script = sse(first_events(letter), end=Script()) if stream else head() + body(b'{"id": "x"')
-    for _ in range(40):
-        script += body(first_events(letter)[-1] if stream else b" ") + pause(0.25)
+    for number in range(5, 45):
+        delta = first_events(letter)[-1].replace(b'"sequence_number": 4,', f'"sequence_number": {number},'.encode())
+        script += body(delta if stream else b" ") + pause(0.25)
     return script
 
 
@@ -135,12 +143,12 @@ def error_inside(letter: Letter, stream: bool) -> Script:
     if not stream:
         kind = anthropic_wire.error("api_error") if letter == "B" else openai_wire.error("Sorry", "server_error")
         return answer(200, kind)
-    failure = (
-        anthropic_wire.error_event()
-        if letter == "B"
-        else openai_wire.event(openai_wire.error("The server had an error", "server_error"))
-    )
-    return sse([*first_events(letter), failure])
+    failures = {
+        "A": openai_wire.event(openai_wire.error("The server had an error", "server_error")),
+        "B": anthropic_wire.error_event(),
+        "R": responses_wire.event(len(first_events("R")), "error", **responses_wire.error()),
+    }
+    return sse([*first_events(letter), failures[letter]])
 
 
 def error_first(letter: Letter, stream: bool) -> Script:
@@ -155,7 +163,7 @@ def no_finish(letter: Letter, stream: bool) -> Script:
     whole = response_body(letter)
     if letter == "B":
         return answer(200, {**whole, "content": None, "stop_reason": None})
-    return answer(200, {**whole, "choices": []})
+    return answer(200, {**whole, "choices": [], "status": None})
 
 
 def repeated(letter: Letter, stream: bool) -> Script:
@@ -163,6 +171,8 @@ def repeated(letter: Letter, stream: bool) -> Script:
     if not stream:
         content = openai_wire.json.dumps(response_body(letter)).replace('"role"', '"role": "assistant", "role"')
         return answer(200, content.encode())
+    if letter == "R":
+        return sse([event.replace(b'{"type"', b'{"item_id": "", "type"') for event in events(letter)])
     if letter == "B":
         first, *rest = events(letter)
         return sse([first, first, *rest])

@@ -10,9 +10,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
 TOP = """# Faults of providers
 
 `make faults` generates this page from `tests/faults/catalogue.py`. A test runs each cell against a real gateway, with
-an upstream of each dialect, over HTTP and over TLS.
+an upstream of each dialect, over HTTP, and for chat completions also over TLS.
 
-The client uses the OpenAI API. For a client of the Anthropic API, one thing differs. If no attempt succeeds, it gets
+The client uses chat completions, or the Responses API, which is tested with an upstream of each API. A stream of the
+Responses API ends with `response.failed` after an error, never with `response.completed`, and its events keep their
+numbers without a gap. For a client of the Anthropic API, one thing differs. If no attempt succeeds, it gets
 [the status of an Anthropic provider](providers.md#anthropics-dialect-on-both-sides) for 529, and for 4xx other than 401
 and 403.
 

@@ -6,11 +6,11 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -23,8 +23,9 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port, silent_port
 from tests.fakes.provider import FakeProvider, Recorded
 from tests.fakes.script import Script, answer, sse
-from tests.faults.catalogue import CUT, DIALECTS, FAULTS, TEXT, WHOLE, Fault, Letter, events, response_body
+from tests.faults.catalogue import CUT, FAULTS, TEXT, UPSTREAMS, WHOLE, Fault, Letter, events, response_body
 from tests.faults.page import PAGE, page
+from tests.openresponses import validate_events, validate_response
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
 GATEWAY = """
@@ -42,8 +43,20 @@ SLACK = 1.0
 """Extra seconds allowed on a busy machine."""
 
 
+Client = Literal["chat", "responses"]
+PAIRS: list[tuple[Client, Letter]] = [
+    ("chat", "A"),
+    ("chat", "B"),
+    ("responses", "A"),
+    ("responses", "B"),
+    ("responses", "R"),
+]
+"""The client's API, and the upstream."""
+
+
 @dataclass(frozen=True)
 class Cell:
+    client: Client
     letter: Letter
     fault: Fault
     stream: bool
@@ -51,7 +64,7 @@ class Cell:
 
     @property
     def model(self) -> str:
-        return model_of(self.letter, self.fault, self.stream, self.chained)
+        return model_of(self.client, self.letter, self.fault, self.stream, self.chained)
 
     def __str__(self) -> str:
         return self.model
@@ -84,18 +97,24 @@ class Resources:
 
 
 CELLS = [
-    Cell(letter, fault, stream, chained)
-    for letter, fault, stream, chained in itertools.product(DIALECTS, FAULTS, (False, True), (False, True))
+    Cell(client, letter, fault, stream, chained)
+    for (client, letter), fault, stream, chained in itertools.product(PAIRS, FAULTS, (False, True), (False, True))
 ]
 
 
-def model_of(letter: Letter, fault: Fault, stream: bool, chained: bool) -> str:
+def pairs_over(scheme: str) -> list[tuple[Client, Letter]]:
+    """Return the pairs to test. TLS is the same for every client."""
+    return [(client, letter) for client, letter in PAIRS if scheme == "http" or client == "chat"]
+
+
+def model_of(client: Client, letter: Letter, fault: Fault, stream: bool, chained: bool) -> str:
     """Each cell has its own model, so that a cooldown after a 429 in one cell does not affect another."""
-    return f"{DIALECTS[letter]}/{fault.name}/{'chained' if chained else 'alone'}/{'stream' if stream else 'JSON'}"
+    chain, form = "chained" if chained else "alone", "stream" if stream else "JSON"
+    return f"{UPSTREAMS[letter]}/{fault.name}/{chain}/{form}/{client}"
 
 
 def other(letter: Letter) -> Letter:
-    return "B" if letter == "A" else "A"
+    return "A" if letter == "B" else "B"
 
 
 class FaultWire:
@@ -119,7 +138,7 @@ class FaultWire:
 
 
 Upstreams = dict[tuple[Letter, str], FakeProvider]
-"""By dialect and `Fault.address`."""
+"""By API and `Fault.address`."""
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +155,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def upstreams(scheme: str, file: Path) -> Iterator[Upstreams]:
     tls = context(file) if scheme == "https" else None
-    wires: dict[Letter, OpenAIWire | AnthropicWire] = {"A": OpenAIWire(), "B": AnthropicWire()}
+    wires: dict[Letter, OpenAIWire | AnthropicWire] = {"A": OpenAIWire(), "B": AnthropicWire(), "R": OpenAIWire()}
     with contextlib.ExitStack() as stack:
         yield {
             (letter, address): stack.enter_context(FakeProvider(FaultWire(wire, letter), key="sk-faulty", tls=tls))
@@ -153,13 +172,14 @@ Matrix = tuple[Gateway, dict[Cell, Outcome], Resources]
 def matrix(upstreams: Upstreams, scheme: str, file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     home = tmp_path_factory.mktemp("faults")
     with silent_port() as silent:
-        config = configuration(upstreams, {"closed": closed_port(), "silent": silent}, scheme)
+        config = configuration(upstreams, {"closed": closed_port(), "silent": silent}, scheme, pairs_over(scheme))
         env = {"FAULTY_KEY": "sk-faulty", "SSL_CERT_FILE": str(file)}
-        started = Gateway(home, env=env, config=config).start()
-        assert {started.chat(f"spare/{letter}", stream=True).status for letter in DIALECTS} == {200}
+        started = Gateway(home, env=env, config=config).start(60)
+        assert {send(started, "chat", f"spare/{letter}", True).status for letter in ("A", "B")} == {200}
         before = wait_for_stable_resources(started, upstreams)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            seen = dict(zip(CELLS, pool.map(lambda cell: send_request(started, cell), CELLS), strict=True))
+            cells = [cell for cell in CELLS if (cell.client, cell.letter) in pairs_over(scheme)]
+            seen = dict(zip(cells, pool.map(lambda cell: send_request(started, cell), cells), strict=True))
         yield started, seen, before
         assert started.stop() == 0, started.log
         assert "Traceback" not in started.log
@@ -169,21 +189,23 @@ def matrix(upstreams: Upstreams, scheme: str, file: Path, tmp_path_factory: pyte
         assert {text.partition(":")[0] for text in fake.complaints} <= {"not HTTP"}
 
 
-def configuration(upstreams: Upstreams, ports: dict[str, int], usual: str) -> str:
+def configuration(
+    upstreams: Upstreams, ports: dict[str, int], usual: str, pairs: Sequence[tuple[Client, Letter]] = PAIRS
+) -> str:
     """Each fault has its own provider, so that no two faults share a retry budget or a circuit breaker."""
     tables, chains = [GATEWAY], ["[routing.fallbacks]"]
-    for letter, fault in itertools.product(DIALECTS, FAULTS):
+    for (client, letter), fault in itertools.product(pairs, FAULTS):
         scheme = other_scheme(usual) if fault.address == "wrong scheme" else usual
         fake = upstreams.get((letter, fault.address), upstreams[letter, "fake"])
         port = ports.get(fault.address, fake.port)
         alone, chained = (
-            [model_of(letter, fault, stream, chained) for stream in (False, True)] for chained in (False, True)
+            [model_of(client, letter, fault, stream, chained) for stream in (False, True)] for chained in (False, True)
         )
         tables.append(
-            provider(f"{DIALECTS[letter]}-{len(tables)}", letter, f"{scheme}://localhost:{port}", alone + chained)
+            provider(f"{UPSTREAMS[letter]}-{len(tables)}", letter, f"{scheme}://localhost:{port}", alone + chained)
         )
         chains += [f"{json.dumps(model)} = [{json.dumps(f'spare/{other(letter)}')}]" for model in chained]
-    for letter in DIALECTS:
+    for letter in UPSTREAMS:
         address = upstreams[letter, "fake"].address
         tables.append(provider(f"spare-{letter.lower()}", letter, address, [f"spare/{letter}"]))
     return "\n".join([tables[0], *chains, *tables[1:]])
@@ -195,19 +217,26 @@ def other_scheme(scheme: str) -> str:
 
 def provider(name: str, letter: Letter, address: str, models: list[str]) -> str:
     listed = ", ".join(f"{{ id = {json.dumps(model)} }}" for model in models)
-    path = "" if letter == "B" else "/v1"
+    dialect, path = ("anthropic", "") if letter == "B" else ("openai", "/v1")
     return (
-        f'[[providers]]\nname = "{name}"\ndialect = "{DIALECTS[letter]}"\nbase_url = "{address}{path}"\n'
+        f'[[providers]]\nname = "{name}"\ndialect = "{dialect}"\nbase_url = "{address}{path}"\n'
+        f"responses = {'true' if letter == 'R' else 'false'}\n"
         f'api_key_env = "FAULTY_KEY"\nmodels = [{listed}]\n'
     )
 
 
+def send(gateway: Gateway, client: Client, model: str, stream: bool) -> Got:
+    if client == "chat":
+        return gateway.chat(model, stream=stream)
+    return gateway.request("POST", "/v1/responses", {"model": model, "input": "Hi", "stream": stream})
+
+
 def send_request(gateway: Gateway, cell: Cell) -> Outcome:
     started_at = time.monotonic()
-    response = gateway.chat(cell.model, stream=cell.stream)
+    response = send(gateway, cell.client, cell.model, cell.stream)
     seconds = time.monotonic() - started_at
     try:
-        outcome, text = read(response, cell.stream)
+        outcome, text = READERS[cell.client](response, cell.stream)
     except (AssertionError, ValueError, KeyError) as error:  # reported by the cell's own test
         outcome, text = f"not readable: {error!r}: {response.body[-1000:]!r}", None
     attempts, served_by = int(response.headers["x-svc-attempts"]), response.headers["x-svc-provider"]
@@ -228,8 +257,35 @@ def read(response: Got, stream: bool) -> tuple[str, str | None]:
     return f"200, then error {error['code']}", text_of(chunks)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+def read_response(response: Got, stream: bool) -> tuple[str, str | None]:
+    """Return the outcome of a client of the Responses API. Each event has to follow its specification."""
+    assert response.whole
+    if response.status != 200:
+        return f"{response.status} {response.code}", None
+    if not stream:
+        (item,) = validate_response(response.json).output
+        return WHOLE, item.content[0].text
+    events = validate_events(response.body)
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    last = events[-1]["response"]
+    return WHOLE if last["status"] == "completed" else f"200, then error {last['error']['code']}", text
+
+
+READERS = {"chat": read, "responses": read_response}
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.client == "chat"], ids=str)
 def test_fault_matrix_cell_gives_expected_outcome_and_ledger_entry(matrix: Matrix, cell: Cell) -> None:
+    check_cell(matrix, cell)
+
+
+@pytest.mark.parametrize("scheme", ["http"], indirect=True)
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.client == "responses"], ids=str)
+def test_fault_matrix_cell_of_responses_gives_expected_outcome_and_ledger_entry(matrix: Matrix, cell: Cell) -> None:
+    check_cell(matrix, cell)
+
+
+def check_cell(matrix: Matrix, cell: Cell) -> None:
     gateway, all_seen, _ = matrix
     fault, seen = cell.fault, all_seen[cell]
     expected = fault.sees(cell.stream, cell.chained)

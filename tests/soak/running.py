@@ -25,8 +25,9 @@ def soaking(home: Path, scheme: str = "https") -> Iterator[Soak]:
     with (
         FakeProvider(FaultWire(OpenAIWire(), "A"), key="sk-faulty", tls=tls) as a,
         FakeProvider(FaultWire(AnthropicWire(), "B"), key="sk-faulty", tls=tls) as b,
+        FakeProvider(FaultWire(OpenAIWire(), "R"), key="sk-faulty", tls=tls) as r,
     ):
-        fakes: dict[Letter, FakeProvider] = {"A": a, "B": b}
+        fakes: dict[Letter, FakeProvider] = {"A": a, "B": b, "R": r}
         upstreams = {(letter, "fake"): fake for letter, fake in fakes.items()}
         config = configuration(upstreams, {"closed": closed_port(), "silent": closed_port()}, scheme)
         config = config.replace("timeout = 1", "timeout = 5").replace("total_timeout = 3", "total_timeout = 8")

@@ -21,8 +21,8 @@ from pathlib import Path
 from svc.stores.database.factory import open_database
 from tests.e2e.harness import Gateway
 from tests.fakes.provider import FakeProvider
-from tests.faults.catalogue import CUT, DIALECTS, FAULTS, WHOLE, Letter
-from tests.faults.test_matrix import model_of, read
+from tests.faults.catalogue import CUT, FAULTS, WHOLE, Letter
+from tests.faults.test_matrix import PAIRS, READERS, model_of, send
 
 FAULTY = 0.05
 CLIENTS = 96
@@ -119,14 +119,14 @@ class Soak:
             thread.join()
 
     def _one(self, number: int) -> None:
-        letter: Letter = random.choice(list(DIALECTS))
+        client, letter = random.choice(PAIRS)
         stream = random.random() < 0.5
         fault = random.choice(KINDS) if number and random.random() < FAULTY else None
-        model = model_of(letter, fault, stream, False) if fault else f"spare/{letter}"
+        model = model_of(client, letter, fault, stream, False) if fault else f"spare/{letter}"
         expected = fault.sees(stream, False) if fault else WHOLE
         try:
-            got = self._gateway.chat(model, stream=stream)
-            outcome, _ = read(got, stream)
+            got = send(self._gateway, client, model, stream)
+            outcome, _ = READERS[client](got, stream)
             request_id = got.headers["x-request-id"]
         except Exception as error:
             outcome, request_id = f"client: {error!r}", f"none {number}"

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 
 export const URL = process.env.SVC_URL, KEY = process.env.SVC_KEY, WEAK_KEY = process.env.SVC_WEAK_KEY;
 export const GPT = "gpt-4o-mini", CLAUDE = "claude-3-5-sonnet-20241022", LOCAL = "smollm2-135m";
+export const LLAMA = "llama-3.1-8b-instant";
 export const EMBEDDINGS = ["text-embedding-3-small", "all-minilm-l6-v2"];
 export const TEXTS = ["A man plays a guitar.", "Someone plays an instrument.", "The stock market fell today."];
 export const WORDS = "The fake answers with, in ünïcode and 🦙, ten words.";

@@ -13,7 +13,7 @@ from tests.openresponses import read_events, validate_events
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect, ModelProfile
-from svc.dialects.responses import stream_encoder
+from svc.dialects.responses.stream_encoder import MAX_STREAMED_CHARS
 from svc.errors import ProviderFailed, RateLimited
 
 PROFILE = ModelProfile("m")
@@ -167,10 +167,13 @@ def texts_of(transform: Any, chunks: list[bytes]) -> list[tuple[str, str | None]
     return [(event["type"], event.get("delta")) for event in read_events(out)]
 
 
-def test_stream_too_long_ends_in_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_encoder, "MAX_STREAMED_CHARS", 10)
-    last = stream(openai.dialect, openai_wire.stream("eins zwei drei vier"))[-1]
-    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "provider_error")
+def test_stream_too_long_ends_in_failed() -> None:
+    transform = create_responses_stream(openai.dialect, client_request())
+    transform.feed(openai_wire.role())
+    chunk = openai_wire.chunk({"content": "x" * (MAX_STREAMED_CHARS // 8)})
+    outputs = [transform.feed(chunk) for _ in range(9)]
+    assert [transform.has_ended, b"response.failed" in outputs[-1]] == [True, True]
+    assert isinstance(transform.error, ProviderFailed)
 
 
 def test_stream_signature_without_text_has_no_item_unless_requested() -> None:
