@@ -47,7 +47,13 @@ CLIENTS = [
     _python("LangChain", "langchain_clients.py", "langchain-openai", "langchain-anthropic"),
     _python("langchain-tests", "langchain_standard.py", "langchain-tests", "langchain-openai"),
     _python("llm", "llm_command.py", "llm"),
-    _python("LlamaIndex", "llamaindex.py", "llama-index-llms-openai-like", place=LLAMAINDEX),
+    _python(
+        "LlamaIndex",
+        "llamaindex.py",
+        "llama-index-llms-openai-like",
+        "llama-index-embeddings-openai-like",
+        place=LLAMAINDEX,
+    ),
 ]
 AIMOCK = _node("aimock", "node_modules/@copilotkit/aimock/dist/cli.js", "@copilotkit/aimock (npm)")
 
