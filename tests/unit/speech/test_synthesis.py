@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import wave
 
 import msgspec
@@ -13,20 +14,22 @@ import soundfile
 from svc.errors import InvalidRequest
 from svc.speech.synthesis.encoders import SPEECH_SAMPLE_RATE_HZ, create_encoder
 from svc.speech.synthesis.sentences import MAX_FIRST_PART_CHARS, MAX_PART_CHARS, split_for_streaming
-from svc.speech.synthesis.synthesizer import synthesize
+from svc.speech.synthesis.synthesizer import MAX_HOLD_SECONDS, synthesize
 from svc.wire.synthesis import SPEECH_CONTENT_TYPES, SpeechRequest, complete_wav_sizes
 
 TONE = (np.sin(np.arange(3 * SPEECH_SAMPLE_RATE_HZ) / 20) / 2).astype(np.float32)
 
 
 class ToneVoice:
-    """A voice that says one tenth of a second for each character, at 16 kHz."""
+    """A voice that says one tenth of a second for each character, at 16 kHz. It takes `seconds` for each part."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
         self.said: list[tuple[str, float, str | None]] = []
 
     def say(self, text: str, speed: float = 1.0, variant: str | None = None) -> tuple[int, bytes]:
         self.said.append((text, speed, variant))
+        time.sleep(self.seconds)
         return 16000, (np.sin(np.arange(1600 * len(text)) / 20) * 9000).astype("<i2").tobytes()
 
 
@@ -101,10 +104,19 @@ def test_synthesize_passes_speed_and_voice_and_pauses_between_sentences() -> Non
 
 
 def test_synthesize_first_part_is_ready_before_the_next_is_spoken() -> None:
-    voice = ToneVoice()
-    chunks = synthesize(voice, SpeechRequest(model="m", input="One. Two. Three.", response_format="wav"))
-    assert next(chunks)[:4] == b"RIFF"
-    assert [text for text, _, _ in voice.said] == ["One."]
+    for response_format, seconds in (("wav", MAX_HOLD_SECONDS / 2), ("pcm", 0.0), ("mp3", 0.0), ("opus", 0.0)):
+        voice = ToneVoice(seconds)
+        chunks = synthesize(voice, SpeechRequest(model="m", input="One. Two. Three.", response_format=response_format))
+        assert next(chunks)
+        assert [text for text, _, _ in voice.said] == ["One."]
+        next(chunks)
+
+
+def test_synthesize_wav_of_fast_voice_states_its_length() -> None:
+    (data,) = synthesize(ToneVoice(), SpeechRequest(model="m", input="One. Two. Three.", response_format="wav"))
+    with wave.open(io.BytesIO(data)) as file:
+        assert file.getnframes() / SPEECH_SAMPLE_RATE_HZ == pytest.approx(1.4 + 2 * 0.25, abs=0.01)
+        assert len(data) == 44 + 2 * file.getnframes()
 
 
 def test_synthesize_text_without_words_names_the_field() -> None:

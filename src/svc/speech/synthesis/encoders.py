@@ -33,6 +33,8 @@ class AudioEncoder(Protocol):
 
     block_samples: int
     """The maximum number of samples to encode at a time, so that a listener does not wait."""
+    has_length_field: bool
+    """Whether the first bytes state the length, if the first call has all samples."""
 
     def encode(self, samples: Samples, *, is_last: bool = False) -> bytes:
         """Return the bytes that are ready. `is_last` ends the audio."""
@@ -53,6 +55,7 @@ class PcmEncoder:
     """16-bit little-endian samples without a header."""
 
     block_samples = sys.maxsize
+    has_length_field = False
 
     def encode(self, samples: Samples, *, is_last: bool = False) -> bytes:
         return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
@@ -60,6 +63,8 @@ class PcmEncoder:
 
 class WavEncoder(PcmEncoder):
     """A WAV header, then samples. Its sizes are exact only if the first call has all samples."""
+
+    has_length_field = True
 
     def __init__(self) -> None:
         self._has_header = False
@@ -86,6 +91,7 @@ class SndfileEncoder:
     """
 
     block_samples = SPEECH_SAMPLE_RATE_HZ // 2  # Opus takes 20 ms of CPU time for them
+    has_length_field = False
 
     def __init__(self, response_format: str) -> None:
         try:
