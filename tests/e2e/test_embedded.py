@@ -14,6 +14,8 @@ import openai
 import pytest
 
 from tests.e2e.harness import Gateway, run
+from tests.e2e.test_openresponses import TEXT_CASES
+from tests.openresponses import validate_events, validate_response
 
 MODEL = "smollm2-135m"
 ASK = [{"role": "user", "content": "Say hello."}]
@@ -70,6 +72,18 @@ def test_embedded_model_openai_client_gets_stream(embedded: Gateway) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
     assert chunks[-1].usage is not None
     assert chunks[-1].choices == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("case", ["basic-response", "system-prompt", "multi-turn"])
+def test_embedded_model_response_follows_openresponses(embedded: Gateway, case: str, stream: bool) -> None:
+    request = {"model": MODEL, "max_output_tokens": 20, "stream": stream, "input": TEXT_CASES[case]}
+    with embedded.raw(timeout=60) as raw:
+        got = raw.request("POST", "/v1/responses", request, key=embedded.key)
+    response = validate_response(validate_events(got.body)[-1]["response"] if stream else got.json)
+    assert response.status in ("completed", "incomplete")
+    assert {item.type for item in response.output} == {"message"}
+    assert response.usage.output_tokens > 0
 
 
 def test_embedded_model_anthropic_client_gets_response_and_stream(embedded: Gateway) -> None:
