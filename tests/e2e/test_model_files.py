@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from svc.speech.model import detect_model
+from svc.stores.model_files.hub import select_speech_files
 from tests.e2e.harness import run
 from tests.fakes.gguf import BERT, gguf
 from tests.fakes.hub import COMMIT, FakeHub
@@ -134,11 +136,38 @@ def test_models_add_hub_gated_repository_needs_token(hub: FakeHub, tmp_path: Pat
     assert [request.authorization for request in hub.downloads] == [None]  # another host gets no token
 
 
+def test_models_add_hub_speech_model_links_known_files(hub: FakeHub, tmp_path: Path) -> None:
+    files = dict.fromkeys(("model.bin", "config.json", "tokenizer.json", "vocabulary.txt", "README.md"), b"{}")
+    hub.repositories["Owner/whisper-tiny-ct2"] = files
+    row = add(tmp_path, hub, "hf:Owner/whisper-tiny-ct2")
+    assert (row["name"], row["task"], row["new"]) == ("whisper-tiny-ct2", "speech-to-text", True)
+    assert detect_model(Path(row["path"])).engine == "faster-whisper"
+    assert not (Path(row["path"]) / "README.md").exists()
+    assert add(tmp_path, hub, "hf:Owner/whisper-tiny-ct2")["new"] is False
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (
+            ("encoder.onnx", "encoder.int8.onnx", "decoder.onnx", "tokens.txt"),
+            "encoder.int8.onnx decoder.onnx tokens.txt",
+        ),
+        (("encoder_model.ort", "decoder_model.ort", "tokens.txt"), "encoder_model.ort decoder_model.ort tokens.txt"),
+        (("model.int8.onnx", "tokens.txt", "test/a.wav"), "model.int8.onnx tokens.txt"),
+        (("model.onnx",), ""),
+        (("pytorch_model.bin", "config.json"), ""),
+    ],
+)
+def test_hub_speech_files_are_those_of_a_known_engine(names: tuple[str, ...], chosen: str) -> None:
+    assert " ".join(select_speech_files(names)) == chosen
+
+
 def test_models_add_hub_errors_say_what_to_do(hub: FakeHub, tmp_path: Path) -> None:
     hub.repositories["owner/weights"] = {"model.safetensors": b"x"}
     hub.repositories["owner/page"] = {"page.gguf": b"<html>"}
     assert "The Hub has no repository owner/none. Check the name" in error(tmp_path, hub, "hf:owner/none")
-    assert "owner/weights has no GGUF file" in error(tmp_path, hub, "hf:owner/weights")
+    assert "owner/weights has neither a GGUF file nor a speech model" in error(tmp_path, hub, "hf:owner/weights")
     assert "is not a GGUF file" in error(tmp_path, hub, "hf:owner/page")
     assert "cannot be reached" in error(tmp_path, None, f"hf:{REPOSITORY}")
     assert "is not a repository of the Hub" in error(tmp_path, None, "hf:../x", status=2)

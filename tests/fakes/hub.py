@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, data in files.items():
             digest = hashlib.sha256(data).hexdigest()
             entry = {"rfilename": name, "size": len(data), "blobId": digest[:40]}
-            if name.endswith(".gguf"):
+            if name.endswith((".gguf", ".bin", ".onnx")):
                 entry["lfs"] = {"sha256": digest, "size": len(data), "pointerSize": 135}
             siblings.append(entry)
         body = {"id": repository, "modelId": repository, "sha": self.server.commit, "siblings": siblings, "tags": []}

@@ -15,7 +15,7 @@ from svc.client.discovery import find_gateway, read_local_api_key
 from svc.distribution import install_command
 from svc.errors import CommandFailed
 from svc.recipes.recipe import list_recipes
-from svc.stores.local_models import LocalModel
+from svc.stores.local_models import AddedModel, LocalModel
 from svc.stores.model_files.install import ModelFiles, describe_size, install_model_files, local_file
 from svc.stores.model_files.ollama import ollama_files
 
@@ -40,15 +40,18 @@ def add(reference: str, name: str | None, *, as_json: bool) -> int:
     else:
         files = local_file(reference)
     reserved_names = list_recipes(base.home() / "recipes")
-    model, is_new = install_model_files(files, base.home(), name, reserved_names=reserved_names)
+    check_speech = importlib.import_module("svc.speech.model").detect_model if files.is_speech else None
+    model, is_new = install_model_files(
+        files, base.home(), name, reserved_names=reserved_names, check_speech=check_speech or (lambda _: None)
+    )
     if as_json:
         row = describe(model, {})
         base.print_json({**row, "sha256": files.sha256, "quant": quant, "choices": list(choices), "new": is_new})
         return 0
     if quant and len(choices) > 1:
         print(f"chose {quant} of {', '.join(choices)}; choose another one with {reference.partition(':')[0]}:…:QUANT")
-    details = [model.kind, describe_size(model.size_bytes), f"licence {model.licence or 'unknown: see its page'}"]
-    print(f"{model.name} {'added' if is_new else 'is already there'} ({', '.join(details)}): {model.path.parent}")
+    details = [model.task, describe_size(model.size_bytes), f"licence {model.licence or 'unknown: see its page'}"]
+    print(f"{model.name} {'added' if is_new else 'is already there'} ({', '.join(details)}): {model.folder}")
     return 0
 
 
@@ -60,29 +63,45 @@ def _download(reference: str) -> tuple[ModelFiles, str | None, tuple[str, ...]]:
     with base.ProgressBar() as progress:
         files, variant, variants = hub.hub_files(reference, progress)
     has_choice = ":" not in reference
-    return files, variant.quant or None, tuple(map(str, variants)) if has_choice else ()
+    return (
+        files,
+        (variant.quant or None) if variant is not None else None,
+        tuple(map(str, variants)) if has_choice else (),
+    )
 
 
-def describe(model: LocalModel, states: Mapping[str, str]) -> dict[str, Any]:
-    """Return the row of an installed model, with the fields of `svc models ls --json`."""
+def describe(model: AddedModel, states: Mapping[str, str]) -> dict[str, Any]:
+    """Return the row of an added model, with the fields of `svc models ls --json`."""
+    is_missing = model.missing_file is not None
     return {
         "name": model.name,
         "model_id": model.name,
         "version": model.version,
-        "task": model.kind,
+        "task": model.task,
         "licence": model.licence,
         "download_bytes": 0,
         "size_bytes": model.size_bytes,
-        "path": str(model.path.parent) if model.size_bytes else None,
-        "source": model.source or None,
+        "path": None if is_missing else str(model.folder),
+        "source": model.source,
         "state": states.get(model.name),
-        "description": model.description if model.size_bytes else f"its file is missing: {_target(model.path)}",
+        "description": f"its file is missing: {model.missing_file}" if is_missing else model.description,
     }
 
 
-def _target(path: Path) -> str:
-    """Return the file that a link names."""
-    return os.readlink(path) if path.is_symlink() else str(path)
+def describe_bundle(model: LocalModel, states: Mapping[str, str]) -> dict[str, Any]:
+    """Return the row of a language or embedding model that was pulled from a registry."""
+    added = AddedModel(
+        name=model.name,
+        folder=model.path.parent,
+        version=model.version,
+        task=model.kind,
+        licence=model.licence,
+        source="",
+        description=model.description,
+        size_bytes=model.size_bytes,
+        missing_file=None if model.size_bytes else model.path,
+    )
+    return {**describe(added, states), "source": None}
 
 
 def read_states(home: Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ from svc.errors import CommandFailed, UsageError
 from svc.recipes import make
 from svc.recipes.recipe import Recipe, list_recipes, load_recipe
 from svc.stores.bundles import install
-from svc.stores.local_models import find_local_models
+from svc.stores.local_models import find_added_models, find_local_models
 from svc.stores.model_files.install import remove_model_files
 
 
@@ -113,11 +113,12 @@ def _list(as_json: bool) -> int:
     states = _model_files.read_states(home)
     recipe_names = list_recipes(own_recipes)
     rows = [_describe_model(name, load_recipe(name, own_recipes), root, states) for name in recipe_names]
-    local_models = find_local_models(settings.Settings(home=home, environ=os.environ))
+    rows += [_model_files.describe(model, states) for model in find_added_models(home)]
+    bundles = find_local_models(settings.Settings(home=home, environ=os.environ))
     rows += [
-        _model_files.describe(model, states)
-        for name, model in sorted(local_models.items())
-        if name not in recipe_names or model.source
+        _model_files.describe_bundle(model, states)
+        for name, model in sorted(bundles.items())
+        if not model.source and name not in recipe_names
     ]
     if as_json:
         base.print_json(rows)

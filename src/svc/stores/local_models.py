@@ -28,10 +28,29 @@ from svc.wire.bundle import BundleEntry
 log = logging.getLogger("svc.local")
 
 MODEL_TYPE = "Gguf"
+SPEECH_TYPE = "Speech"
 MAX_DEFAULT_CONTEXT_TOKENS = 8192
 MAX_DEFAULT_EMBEDDING_TOKENS = 2048
 """For an embedding model: memory grows with it more than for a chat model."""
 LocalModelKind = Literal["chat", "embedding"]
+
+
+class AddedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of any kind in `$SVC_HOME/models`."""
+
+    name: str
+    folder: Path
+    version: str
+    task: str
+    """`chat`, `embedding` or `speech-to-text`."""
+    licence: str
+    source: str
+    """Where it came from, such as `hf:OWNER/REPO:FILE`."""
+    description: str
+    size_bytes: int
+    """Bytes of its files, or 0 if one is missing."""
+    missing_file: Path | None
+    """A file that its folder links to, and that does not exist."""
 
 
 class LocalModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +91,36 @@ def find_local_models(settings: Settings) -> dict[str, LocalModel]:
         if (model := read_local_model(folder)) is not None:
             found.setdefault(model.name, model)
     return found
+
+
+def find_added_models(home: Path) -> list[AddedModel]:
+    """Return the models that come from files, the Hugging Face Hub or Ollama."""
+    found = (read_added_model(folder) for folder in _added_folders(home))
+    return [model for model in found if model is not None]
+
+
+def read_added_model(folder: Path) -> AddedModel | None:
+    """Return the model in a folder, or None if it has another origin."""
+    try:
+        metadata = parse_metadata((folder / METADATA_FILE).read_bytes())
+    except (OSError, SvcError):
+        return None
+    details = metadata.metadata or {}
+    if not isinstance(details.get("source"), str):
+        return None
+    paths = [folder / name for name in metadata.files if Path(name).name == name]
+    missing = next((path for path in paths if not path.is_file()), None)
+    return AddedModel(
+        name=metadata.model_id,
+        folder=folder,
+        version=metadata.version,
+        task=str(details.get("task") or ""),
+        licence=str(details.get("licence") or ""),
+        source=details["source"],
+        description=metadata.description or "",
+        size_bytes=0 if missing else sum(path.stat().st_size for path in paths),
+        missing_file=missing.readlink() if missing is not None and missing.is_symlink() else missing,
+    )
 
 
 def installed_kinds(settings: Settings) -> dict[str, str]:

@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ PREFERRED_QUANTS = (
 )
 """Quantisations in the order of preference: four bits have the best quality for their size on a CPU."""
 MAX_LISTED_REFERENCES = 40
+WHISPER_FILES = (
+    *("model.bin", "config.json", "tokenizer.json", "preprocessor_config.json"),
+    *("vocabulary.json", "vocabulary.txt"),
+)
+"""Files of a Whisper model in CTranslate2's format. The first two are required."""
 _QUANT = re.compile(
     r"(?:^|[-_.])((?:IQ|Q|TQ)\d(?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|BF16|FP?16|FP?32)(?=$|[-_.])", re.IGNORECASE
 )
@@ -115,15 +120,17 @@ def parse_hub_reference(text: str) -> tuple[str, str]:
     return repository, selector
 
 
-def hub_files(reference: str, on_progress: HubProgress) -> tuple[ModelFiles, HubVariant, list[HubVariant]]:
+def hub_files(reference: str, on_progress: HubProgress) -> tuple[ModelFiles, HubVariant | None, list[HubVariant]]:
     """Download the model of `OWNER/REPO[:FILE_OR_QUANT]`, unless it is in the cache.
 
-    Returns its files, what was chosen, and all variants. Raises CommandFailed and UsageError.
+    Returns its files, and for a GGUF model what was chosen, and all variants. Raises CommandFailed and UsageError.
     """
     repository_name, selector = parse_hub_reference(reference)
     with _hub_errors(repository_name):
         repository = _read_repository(repository_name)
         variants = repository.variants()
+        if not variants and not selector and (speech := select_speech_files(repository.files)):
+            return _download_speech_model(repository, speech, on_progress), None, []
         variant = select_variant(repository_name, variants, selector)
         _check_space(repository, variant.files)
         paths = tuple(_fetch_file(repository, file, on_progress) for file in variant.files)
@@ -145,11 +152,52 @@ def hub_files(reference: str, on_progress: HubProgress) -> tuple[ModelFiles, Hub
     )
 
 
+def select_speech_files(names: Collection[str]) -> tuple[str, ...]:
+    """Return the files of a speech model that an engine of this project knows, or nothing.
+
+    That is Whisper in CTranslate2's format, or models of sherpa-onnx. Of several precisions, int8 is chosen.
+    """
+    names = sorted(name for name in names if "/" not in name)
+    if WHISPER_FILES[0] in names and WHISPER_FILES[1] in names:
+        return tuple(name for name in WHISPER_FILES if name in names)
+    tokens = _find_speech_file(names, "tokens", ".txt")
+    parts = [_find_speech_file(names, role, ".onnx") for role in ("encoder", "decoder", "joiner")]
+    pair = [_find_speech_file(names, role, ".ort") for role in ("encoder", "decoder")]
+    single = _find_speech_file(names, "model", ".onnx")
+    if tokens is None:
+        return ()
+    for chosen, required in ((pair, 2), (parts, 2), ([single], 1)):
+        if all(chosen[:required]):
+            return (*(name for name in chosen if name), tokens)
+    return ()
+
+
+def _find_speech_file(names: Sequence[str], role: str, suffix: str) -> str | None:
+    matches = [name for name in names if role in name.lower() and name.endswith(suffix)]
+    return next((name for name in matches if "int8" in name), matches[0] if matches else None)
+
+
+def _download_speech_model(repository: HubRepository, names: Sequence[str], on_progress: HubProgress) -> ModelFiles:
+    _check_space(repository, names)
+    base_name = repository.name.partition("/")[2]
+    return ModelFiles(
+        source=f"hf:{repository.name}",
+        name=suggest_name(base_name),
+        paths=tuple(_fetch_file(repository, name, on_progress) for name in names),
+        file_names=tuple(names),
+        description=f"{base_name}, speech to text",
+        licence=repository.licence,
+        version=repository.commit[:12] or "1",
+        is_speech=True,
+    )
+
+
 def select_variant(repository: str, variants: Sequence[HubVariant], selector: str) -> HubVariant:
     """Return the variant with this file name or quantisation, or the default one. Raises CommandFailed."""
     if not variants:
         raise CommandFailed(
-            f"{repository} has no GGUF file. Look for a repository whose name ends in GGUF, such as {repository}-GGUF."
+            f"{repository} has neither a GGUF file nor a speech model that is known here. "
+            f"Look for a repository whose name ends in GGUF, such as {repository}-GGUF."
         )
     if not selector:
         return _default_variant(variants)

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from svc.bundles.metadata import METADATA_FILE
 from svc.bundles.reference import MAX_BUNDLE_NAME_LENGTH, check_name
 from svc.errors import CommandFailed, InvalidBundle, InvalidRequest, UsageError
 from svc.file_lock import hold_lock
-from svc.stores.local_models import MODEL_TYPE, LocalModel, models_folder, read_local_model
+from svc.stores.local_models import MODEL_TYPE, SPEECH_TYPE, AddedModel, models_folder, read_added_model
 
 _SHARD_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _NAME_SUFFIXES = re.compile(r"[-_.]?gguf$", re.IGNORECASE)
@@ -42,6 +42,8 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None = None
     """The verified hash of the first file."""
     version: str = "1"
+    is_speech: bool = False
+    """Whether it is a speech model, whose files have other formats."""
 
 
 def suggest_name(text: str) -> str:
@@ -67,20 +69,26 @@ def local_file(text: str) -> ModelFiles:
 
 
 def install_model_files(
-    files: ModelFiles, home: Path, name: str | None, *, reserved_names: Collection[str] = ()
-) -> tuple[LocalModel, bool]:
+    files: ModelFiles,
+    home: Path,
+    name: str | None,
+    *,
+    reserved_names: Collection[str] = (),
+    check_speech: Callable[[Path], object] = lambda _: None,
+) -> tuple[AddedModel, bool]:
     """Check the files, and install them unless they are installed. Returns the model, and whether it is new.
 
-    Raises UsageError for an invalid name, and CommandFailed for invalid files and for a name that is in use.
+    `check_speech` raises an error unless a folder is a speech model. Raises UsageError for an invalid name, and
+    CommandFailed for invalid files and for a name that is in use.
     """
     model_name = _check_model_name(name or files.name)
     if model_name in reserved_names:
         raise CommandFailed(f"{model_name} is the name of a recipe. Choose another name with --name.")
-    header = _check_files(files)
+    header = None if files.is_speech else _check_files(files)
     target = models_folder(home) / model_name
     target.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(target.parent / ".lock"):
-        existing = read_local_model(target)
+        existing = read_added_model(target)
         if existing is not None and existing.source == files.source and _links_to(target, files):
             return existing, False
         if target.exists() and (existing is None or existing.source != files.source):
@@ -89,8 +97,8 @@ def install_model_files(
                 f"{model_name} is already installed {origin}. Remove it with `svc models rm {model_name}`, "
                 "or choose another name with --name."
             )
-        _place(files, header, model_name, target)
-    model = read_local_model(target)
+        _place(files, header, model_name, target, check_speech)
+    model = read_added_model(target)
     if model is None:
         raise CommandFailed(f"{target} cannot be read.")
     return model, True
@@ -131,7 +139,9 @@ def _links_to(folder: Path, files: ModelFiles) -> bool:
     return all((folder / name).exists() and (folder / name).samefile(path) for name, path in links)
 
 
-def _place(files: ModelFiles, header: GgufHeader, name: str, target: Path) -> None:
+def _place(
+    files: ModelFiles, header: GgufHeader | None, name: str, target: Path, check_speech: Callable[[Path], object]
+) -> None:
     staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=".adding-"))
     try:
         folder = staging / name
@@ -140,6 +150,8 @@ def _place(files: ModelFiles, header: GgufHeader, name: str, target: Path) -> No
             (folder / link_name).symlink_to(path.absolute())
         text = json.dumps(_build_metadata(files, header, name), indent=2, ensure_ascii=False)
         (folder / METADATA_FILE).write_text(text + "\n", encoding="utf-8")
+        if files.is_speech:
+            check_speech(folder)
         if target.exists():  # the same source, with other files
             target.rename(staging / "replaced")
         folder.rename(target)
@@ -147,19 +159,19 @@ def _place(files: ModelFiles, header: GgufHeader, name: str, target: Path) -> No
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _build_metadata(files: ModelFiles, header: GgufHeader, name: str) -> dict[str, Any]:
-    licence = files.licence or str(header.values.get("general.license") or "")
-    details = {
-        "task": "embedding" if header.is_embedding else "chat",
-        "licence": licence,
-        "source": files.source,
-        "sha256": files.sha256,
-    }
+def _build_metadata(files: ModelFiles, header: GgufHeader | None, name: str) -> dict[str, Any]:
+    values = header.values if header is not None else {}
+    task = "speech-to-text" if header is None else "embedding" if header.is_embedding else "chat"
+    licence = files.licence or str(values.get("general.license") or "")
+    details = {"task": task, "licence": licence, "source": files.source, "sha256": files.sha256}
     return {
         "model_id": name,
         "version": files.version,
-        "description": files.description or str(header.values.get("general.name") or ""),
-        "execution_template": {"type": MODEL_TYPE, "model_file": files.file_names[0]},
+        "description": files.description or str(values.get("general.name") or ""),
+        "execution_template": {
+            "type": SPEECH_TYPE if files.is_speech else MODEL_TYPE,
+            "model_file": files.file_names[0],
+        },
         "files": list(files.file_names),
         "metadata": {key: value for key, value in details.items() if value},
     }
