@@ -98,6 +98,34 @@ def test_chat_uses_running_gateway_and_its_key(up: tuple[Up, str]) -> None:
     assert result.stdout.strip()
 
 
+def listed_first(one: Up) -> str:
+    url = json.loads((one.home / "svc" / "gateway.json").read_text())["url"]
+    key = (one.home / "svc" / "api_key").read_text().strip()
+    request = urllib.request.Request(f"{url}/models", headers={"authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return str(json.load(response)["data"][0]["id"])
+
+
+def test_models_ls_shows_state_of_models_in_running_gateway(up: tuple[Up, str], model_path: Path) -> None:
+    one, _ = up
+    added = run("models", "add", str(model_path), "--name", "another", home=one.home, env=one.env)
+    assert added.returncode == 0, added.stderr
+    deadline = time.monotonic() + 30
+    while True:
+        listed = json.loads(run("models", "ls", "--json", home=one.home, env=one.env).stdout)
+        states = {row["name"]: row["state"] for row in listed if row["state"]}
+        if states == {"smollm2-135m": "loaded", "another": "unloaded"} or time.monotonic() > deadline:
+            break
+    assert states == {"smollm2-135m": "loaded", "another": "unloaded"}
+    assert listed_first(one) == "smollm2-135m"  # without `--model`, `svc chat` uses it
+    answered = one.chat("--model", "another", "--max-tokens", "3", "Hi")
+    assert answered.returncode == 0, answered.stderr
+    table = run("models", "ls", home=one.home, env=one.env).stdout
+    assert re.search(r"^another .* loaded ", table, re.M), table
+    removed = run("models", "rm", "another", home=one.home, env=one.env)
+    assert removed.returncode == 0, removed.stderr
+
+
 def test_sdk_uses_running_gateway_and_its_key(up: tuple[Up, str]) -> None:
     code = "import svc; c = svc.Client(); print(c.gateway_url); print([model.id for model in c.models()])"
     found = subprocess.run(

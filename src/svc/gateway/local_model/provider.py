@@ -51,7 +51,9 @@ class LocalModels:
             if row.name not in models:
                 log.warning("[[local.models]] names a model that is not installed: %r; see: svc models ls", row.name)
         self._router.remove_local_models(self._backends.keys() - models.keys())
-        self._backends = {name: self._build_backend(model) for name, model in models.items()}
+        first = settings.local.model  # listed first: commands without a model use it
+        names = sorted(models, key=lambda name: (name != first, models[name].kind != "chat", name))
+        self._backends = {name: self._build_backend(models[name]) for name in names}
         self._router.put_backends(self._backends.values())
         self._on_change()
 
