@@ -194,7 +194,7 @@ async def test_local_model_invalid_weights_raise_command_failed(tmp_path: Path) 
 
 
 async def test_local_model_missing_weights_error_names_command(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match="svc models add gone"):
+    with pytest.raises(CommandFailed, match="svc models add smollm2-135m"):
         await LocalModelSupervisor(server_options(tmp_path / "gone.gguf")).start()
 
 
