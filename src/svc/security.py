@@ -43,7 +43,7 @@ INVALID_EPHEMERAL_KEY_MESSAGE: Final = (
     "The ephemeral key is not valid: it was changed, or its parent key was revoked or rotated. "
     "Get another one from the application that made it."
 )
-MAX_CACHED_EPHEMERAL_KEYS: Final = 20_000
+MAX_CACHED_EPHEMERAL_KEYS = 20_000
 """Maximum cached ephemeral keys: 40 MB at 2 kB each."""
 NO_KEY_MESSAGE: Final = "The request has no API key: send the header 'Authorization: Bearer <API_KEY>'."
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
-import msgspec
-
+from svc import settings
 from svc.cli import base
+from svc.errors import SvcError
 from svc.gateway.accounting.cost import load_builtin_prices
-from svc.gateway.accounting.cost_formula import format_cost_formula
-from svc.stores.database.base import LedgerEntry
+from svc.gateway.accounting.cost_formula import add_cost_formula
+from svc.gateway.accounting.price import Price
+from svc.gateway.accounting.price_list import load_cached_prices
 
 USD_DECIMALS: Final = 9
 """The precision of costs in the ledger."""
@@ -19,7 +21,7 @@ def print_entry(row: dict[str, Any]) -> None:
     """Print an entry of the admin API. The names are those of the API, so that the reference explains them."""
     fields = dict(row)
     attempts = fields.pop("attempts_detail")
-    formula = _cost_formula(row)
+    formula = fields.pop("cost_formula", None)
     width = max(map(len, fields))
     for name, value in fields.items():
         suffix = f"  = {formula}" if name == "cost_usd" and formula else ""
@@ -55,8 +57,20 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _cost_formula(row: dict[str, Any]) -> str | None:
-    """Return how the cost results from the built-in price of the model, or None if it does not."""
-    entry = msgspec.convert(row, LedgerEntry)
-    price = load_builtin_prices().get((entry.provider or "", entry.model or ""))
-    return None if price is None else format_cost_formula(entry, price)
+def explain_cost(row: dict[str, Any]) -> None:
+    """Add `cost_formula` to an entry of this machine's database, by the prices that its gateway uses."""
+    prices = load_builtin_prices() | load_cached_prices(base.home() / "cache") | _load_configured_prices()
+    add_cost_formula(row, lambda provider, model: prices.get((provider, model)))
+
+
+def _load_configured_prices() -> dict[tuple[str, str], Price]:
+    try:
+        providers = settings.load(os.environ).providers
+    except SvcError:  # `svc doctor` explains it
+        return {}
+    return {
+        (provider.name, model.id): Price(model.input_price or 0.0, model.output_price or 0.0)
+        for provider in providers
+        for model in provider.models or ()
+        if model.input_price is not None or model.output_price is not None
+    }

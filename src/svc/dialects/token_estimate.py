@@ -158,11 +158,5 @@ def billable_usage(reported_usage: TokenUsage | None, raw: bytes, completion_est
     ):  # Anthropic's first event has the prompt tokens, but only the first completion tokens
         if reported_usage.completion_tokens >= completion_estimate:
             return reported_usage, False
-        return TokenUsage(
-            reported_usage.prompt_tokens,
-            completion_estimate,
-            reported_usage.cached_tokens,
-            reported_usage.cache_write_tokens,
-            reported_usage.reasoning_tokens,
-        ), True
+        return reported_usage.with_completion_tokens(completion_estimate), True
     return TokenUsage(prompt_tokens=estimate_prompt_tokens(raw), completion_tokens=completion_estimate), True

@@ -66,6 +66,11 @@ class ApiKey:
         self.ephemeral_id: str | None = None
         """The id of an ephemeral key, see `EphemeralKey`."""
 
+    @property
+    def owner_id(self) -> str:
+        """The id of the key that owns what a request stores. Ephemeral keys of one parent do not share it."""
+        return self.id if self.ephemeral_id is None else self.ephemeral_id
+
     def may_use(self, model: str) -> bool:
         """Return whether the key may use the model."""
         return self.models is None or model in self.models

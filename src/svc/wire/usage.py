@@ -18,9 +18,14 @@ class TokenUsage:
 
     # begin: token usage, from ledger_fields.toml by `make ledger`
     __slots__ = (
+        "cache_write_1h_tokens",
         "cache_write_tokens",
         "cached_tokens",
+        "completion_audio_tokens",
+        "completion_image_tokens",
         "completion_tokens",
+        "prompt_audio_tokens",
+        "prompt_image_tokens",
         "prompt_tokens",
         "reasoning_tokens",
     )
@@ -32,14 +37,24 @@ class TokenUsage:
         cached_tokens: int = 0,
         cache_write_tokens: int = 0,
         reasoning_tokens: int = 0,
+        cache_write_1h_tokens: int = 0,
+        prompt_audio_tokens: int = 0,
+        prompt_image_tokens: int = 0,
+        completion_audio_tokens: int = 0,
+        completion_image_tokens: int = 0,
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = completion_tokens
         self.cached_tokens = cached_tokens
         self.cache_write_tokens = cache_write_tokens
         self.reasoning_tokens = reasoning_tokens
+        self.cache_write_1h_tokens = cache_write_1h_tokens
+        self.prompt_audio_tokens = prompt_audio_tokens
+        self.prompt_image_tokens = prompt_image_tokens
+        self.completion_audio_tokens = completion_audio_tokens
+        self.completion_image_tokens = completion_image_tokens
 
-    def as_tuple(self) -> tuple[int, int, int, int, int]:
+    def as_tuple(self) -> tuple[int, int, int, int, int, int, int, int, int, int]:
         """Return the counts in the order of the constructor."""
         return (
             self.prompt_tokens,
@@ -47,6 +62,11 @@ class TokenUsage:
             self.cached_tokens,
             self.cache_write_tokens,
             self.reasoning_tokens,
+            self.cache_write_1h_tokens,
+            self.prompt_audio_tokens,
+            self.prompt_image_tokens,
+            self.completion_audio_tokens,
+            self.completion_image_tokens,
         )
 
     # end: token usage
@@ -54,6 +74,11 @@ class TokenUsage:
     def add(self, other: TokenUsage) -> TokenUsage:
         """Return the sum of both."""
         return TokenUsage(*[a + b for a, b in zip(self.as_tuple(), other.as_tuple(), strict=True)])
+
+    def with_completion_tokens(self, completion_tokens: int) -> TokenUsage:
+        """Return the usage with another number of completion tokens."""
+        prompt_tokens, _, *others = self.as_tuple()
+        return TokenUsage(prompt_tokens, completion_tokens, *others)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenUsage) and self.as_tuple() == other.as_tuple()

@@ -68,7 +68,7 @@ def test_ephemeral_key_of_any_parent_chats_and_is_in_the_ledger(gateway: Gateway
     row = entry(gateway, first.headers["x-request-id"])
     assert (row["key_id"], row["ephemeral_id"], row["tags"]) == (made["key_id"], made["id"], tags)
     shown = run("usage", "--request", first.headers["x-request-id"], home=gateway.home).stdout
-    assert f"ephemeral_id        {made['id']}" in shown
+    assert ["ephemeral_id", made["id"]] in [line.split() for line in shown.splitlines()]
     assert made["key"] not in gateway.log
     assert made["key"].partition(".")[2] not in gateway.log
 
@@ -383,3 +383,16 @@ def test_ephemeral_key_limits_hold_over_nodes_that_share_redis(nodes: Nodes) -> 
     assert [chat(node, made["key"]) for node in (one, two) * 4] == [200] * 6 + [429] * 2
     poor = make(two, KEY, {"budget_usd": 0.00012})
     until(lambda: [ask(node, poor["key"], max_tokens=50).status for node in (one, two)] == [429, 429], 5)
+
+
+def test_ephemeral_keys_of_one_parent_do_not_share_stored_responses(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(config="[responses]\nstore = true\n")
+    one, two = make(gateway)["key"], make(gateway)["key"]
+    request = {"model": CLAUDE, "input": "Hi", "max_output_tokens": 50}
+    made = gateway.request("POST", "/v1/responses", request, key=one)
+    assert made.status == 200, made.body
+    path = f"/v1/responses/{made.json['id']}"
+    assert [gateway.request("GET", path, key=key).status for key in (one, two, KEY)] == [200, 404, 404]
+    later = {**request, "previous_response_id": made.json["id"]}
+    assert [gateway.request("POST", "/v1/responses", later, key=key).status for key in (one, two)] == [200, 404]
+    assert [gateway.request("DELETE", path, key=key).status for key in (two, one)] == [404, 200]

@@ -199,6 +199,7 @@ def test_usage_request_option_shows_fields_cost_formula_and_attempts(command: Co
         ["2", "anthropic", "claude-3-haiku-20240307", "ok", "-", "801.0"],
     ]
     row = json.loads(command("usage", "--request", entry.request_id, "--json"))
+    assert row.pop("cost_formula") == "(10 x 0.25 + 4 x 1.25) / 1000000"
     assert row == msgspec.to_builtins(entry)
 
 

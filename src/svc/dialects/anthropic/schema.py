@@ -53,6 +53,7 @@ class UsagePayload(msgspec.Struct):
     cache_read_input_tokens: TokenCount | None = None
     output_tokens: TokenCount | None = None
     output_tokens_details: OutputTokensDetails | None = None
+    cache_creation: Any = None
 
     def merge(self, later: UsagePayload) -> UsagePayload:
         """Return the usage with the later values. Usage is cumulative: a later value replaces an earlier one."""
@@ -69,7 +70,16 @@ class UsagePayload(msgspec.Struct):
             cached_tokens=read,
             cache_write_tokens=written,
             reasoning_tokens=(details and details.thinking_tokens) or 0,
+            cache_write_1h_tokens=min(written, _hour_cache_writes(self.cache_creation)),
         )
+
+
+def _hour_cache_writes(cache_creation: Any) -> int:
+    """Return the tokens that were written to the cache for an hour, 0 if they are not reported correctly."""
+    if not isinstance(cache_creation, dict):
+        return 0
+    count = cache_creation.get("ephemeral_1h_input_tokens")
+    return count if type(count) is int and 0 < count <= MAX_USAGE_TOKENS else 0
 
 
 def encode_usage(usage: TokenUsage | None) -> dict[str, int]:

@@ -16,7 +16,7 @@ from svc.dialects.openai.schema import (
     normalize_usage,
     to_openai_finish_reason,
 )
-from svc.dialects.openai.usage import to_usage, usage_from_counts
+from svc.dialects.openai.usage import to_usage
 from svc.dialects.upstream_errors import map_upstream_error
 from svc.dialects.validation import astuple, decode_upstream_object
 from svc.errors import ProviderFailed
@@ -57,9 +57,7 @@ def _pass_clean_response(raw: bytes) -> EncodedResponse:
             raise msgspec.ValidationError("content must be a string or null")
     if usage is None:
         return EncodedResponse(raw, None, FINISH_REASONS[choices[0].finish_reason], model)
-    prompt, completion, total, prompt_details, completion_details = astuple(usage)
-    token_usage = usage_from_counts(prompt, completion, total, prompt_details, completion_details)
-    return EncodedResponse(raw, token_usage, FINISH_REASONS[choices[0].finish_reason], model)
+    return EncodedResponse(raw, to_usage(usage), FINISH_REASONS[choices[0].finish_reason], model)
 
 
 def normalize_response(body: dict[str, Any]) -> dict[str, Any]:

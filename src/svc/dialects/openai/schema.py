@@ -46,21 +46,34 @@ def to_openai_finish_reason(reason: object) -> OpenAIFinishReason:
 
 
 class PromptTokensDetails(msgspec.Struct, gc=False):
+    """Parts of `prompt_tokens`. OpenRouter reports images and cache writes. `Any`: see `usage.to_usage`."""
+
     cached_tokens: TokenCount | None = None
+    audio_tokens: Any = None
+    image_tokens: Any = None
+    cache_write_tokens: Any = None
 
 
 class CompletionTokensDetails(msgspec.Struct, gc=False):
+    """Parts of `completion_tokens`. OpenRouter reports images."""
+
     reasoning_tokens: TokenCount | None = None
+    audio_tokens: Any = None
+    image_tokens: Any = None
 
 
 class UsagePayload(msgspec.Struct, gc=False):
-    """A complete `usage`. The total can exceed the sum of the other two: see `usage.usage_from_counts`."""
+    """A complete `usage`. The total can exceed the sum of the other two: see `usage.to_usage`."""
 
     prompt_tokens: TokenCount
     completion_tokens: TokenCount
     total_tokens: TotalTokenCount
     prompt_tokens_details: PromptTokensDetails | None = None
     completion_tokens_details: CompletionTokensDetails | None = None
+    prompt_cache_hit_tokens: Any = None
+    """DeepSeek's name of `prompt_tokens_details.cached_tokens`."""
+    cached_tokens: Any = None
+    """Moonshot's."""
 
 
 def normalize_usage(raw_usage: Any) -> dict[str, Any] | None:

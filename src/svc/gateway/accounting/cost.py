@@ -7,6 +7,7 @@ Until then, the built-in models have the prices of `prices.json`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
 from importlib import resources
 from typing import Final
 
@@ -19,20 +20,26 @@ from svc.wire.usage import TokenUsage
 NANO_USD_PER_USD: Final = 1e9
 NANOS_PER_MILLION_TOKEN_PRICE: Final = NANO_USD_PER_USD / 1e6
 """Nano-USD per token at a price of 1 USD per million tokens."""
+NANO_USD: Final = Decimal("0.000000001")
+MAX_FLOAT_NANO_USD: Final = 1e12
+"""A thousand USD: above this, the error of floats can reach TIE_MARGIN."""
+TIE_MARGIN: Final = 1e-3
 _price_fields: Final = msgspec.structs.astuple
 
 
 def compute_token_cost(price: Price, usage: TokenUsage) -> float:
-    """Return the cost in USD, rounded to nine decimal places."""
+    """Return the cost in USD, rounded half up to nine decimal places. The prices have at most nine themselves."""
+    if has_special_tokens(usage):
+        return _compute_exact_cost(price, usage)
     prompt = usage.prompt_tokens
     input_price: float
     output_price: float
     cached_price: float | None
     cache_write_price: float | None
-    input_price, output_price, cached_price, cache_write_price, tiers = _price_fields(price)
+    input_price, output_price, cached_price, cache_write_price, tiers = _price_fields(price)[:5]
     for start, tier in tiers:
         if prompt > start:
-            input_price, output_price, cached_price, cache_write_price, _ = _price_fields(tier)
+            input_price, output_price, cached_price, cache_write_price = _price_fields(tier)[:4]
     cached, written = usage.cached_tokens, usage.cache_write_tokens
     uncached = prompt - cached - written
     total = (uncached * input_price if uncached > 0 else 0.0) + usage.completion_tokens * output_price
@@ -40,7 +47,70 @@ def compute_token_cost(price: Price, usage: TokenUsage) -> float:
         total += cached * (input_price if cached_price is None else cached_price)
     if written:
         total += written * (input_price if cache_write_price is None else cache_write_price)
-    return int(total * NANOS_PER_MILLION_TOKEN_PRICE + 0.5) / NANO_USD_PER_USD
+    scaled: float = total * NANOS_PER_MILLION_TOKEN_PRICE + 0.5
+    nano_usd = int(scaled)
+    if scaled > MAX_FLOAT_NANO_USD or not TIE_MARGIN < scaled - nano_usd < 1 - TIE_MARGIN:
+        return _compute_exact_cost(price, usage)  # the error of floats could change the last decimal
+    return nano_usd / NANO_USD_PER_USD
+
+
+def has_special_tokens(usage: TokenUsage) -> bool:
+    """Return whether a usage has tokens that only some models price differently."""
+    return bool(
+        usage.cache_write_1h_tokens
+        or usage.prompt_audio_tokens
+        or usage.prompt_image_tokens
+        or usage.completion_audio_tokens
+        or usage.completion_image_tokens
+    )
+
+
+def _compute_exact_cost(price: Price, usage: TokenUsage) -> float:
+    total = sum((tokens * Decimal(repr(usd)) for tokens, usd in cost_terms(price, usage)), Decimal())
+    return float((total / 1_000_000).quantize(NANO_USD, ROUND_HALF_UP))
+
+
+def cost_terms(price: Price, usage: TokenUsage) -> list[tuple[int, float]]:
+    """Return each number of tokens with its price in USD per million tokens.
+
+    Audio and images count as text if the model has no price for them. Providers do not report which part of a mixed
+    prompt was cached: the gateway assumes that this is the text, and the rest of the cached tokens are audio or images.
+    """
+    for start, tier in price.tiers:
+        if usage.prompt_tokens > start:
+            price = tier
+    cached_price = price.input if price.cached is None else price.cached
+    written_price = price.input if price.written is None else price.written
+    written_1h = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
+    terms = [
+        (usage.cache_write_tokens - written_1h, written_price),
+        (written_1h, written_price if price.written_1h is None else price.written_1h),
+    ]
+    text, cached = usage.prompt_tokens - usage.cache_write_tokens, usage.cached_tokens
+    kinds = [
+        (usage.prompt_audio_tokens, price.input_audio, price.cached_audio),
+        (usage.prompt_image_tokens, price.input_image, price.cached_image),
+    ]
+    priced_kinds = [kind for kind in kinds if kind[0] and kind[1] is not None]
+    text -= sum(count for count, _, _ in priced_kinds)
+    cached_text = cached if not priced_kinds else max(0, min(cached, text))
+    cached -= cached_text
+    terms = [(text - cached_text, price.input), (cached_text, cached_price), *terms]
+    for count, kind_price, cached_kind_price in priced_kinds:
+        cached_count = min(cached, count)
+        cached -= cached_count
+        terms.append((count - cached_count, kind_price or 0.0))
+        terms.append((cached_count, cached_price if cached_kind_price is None else cached_kind_price))
+    completion = usage.completion_tokens
+    for count, output_price in (
+        (usage.completion_audio_tokens, price.output_audio),
+        (usage.completion_image_tokens, price.output_image),
+    ):
+        if count and output_price is not None:
+            completion -= count
+            terms.append((count, output_price))
+    terms.append((completion, price.output))
+    return [(tokens, usd) for tokens, usd in terms if tokens > 0]
 
 
 class PriceTable:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from svc.gateway.accounting.cost import compute_token_cost
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from svc.gateway.accounting.cost import compute_token_cost, cost_terms
 from svc.gateway.accounting.price import Price
 from svc.stores.database.base import LedgerEntry
 from svc.wire.usage import TokenUsage
+
+
+def entry_usage(entry: LedgerEntry) -> TokenUsage:
+    """Return the token counts of an entry. Unknown counts are 0."""
+    return TokenUsage(**{name: getattr(entry, name) or 0 for name in TokenUsage.__slots__})
 
 
 def format_cost_formula(entry: LedgerEntry, price: Price) -> str | None:
@@ -13,22 +23,15 @@ def format_cost_formula(entry: LedgerEntry, price: Price) -> str | None:
 
     The price can have changed since, and the cost of a resumed request has parts of several models.
     """
-    usage = TokenUsage(
-        prompt_tokens=entry.prompt_tokens or 0,
-        completion_tokens=entry.completion_tokens or 0,
-        cached_tokens=entry.cached_tokens or 0,
-        cache_write_tokens=entry.cache_write_tokens or 0,
-    )
+    usage = entry_usage(entry)
     if compute_token_cost(price, usage) != entry.cost_usd:
         return None
-    for start, tier in price.tiers:
-        if usage.prompt_tokens > start:
-            price = tier
-    terms = [
-        (usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens, price.input),
-        (usage.cached_tokens, price.input if price.cached is None else price.cached),
-        (usage.cache_write_tokens, price.input if price.written is None else price.written),
-        (usage.completion_tokens, price.output),
-    ]
-    products = [f"{tokens} x {usd:g}" for tokens, usd in terms if tokens > 0]
+    products = [f"{tokens} x {usd:.12g}" for tokens, usd in cost_terms(price, usage)]
     return f"({' + '.join(products)}) / 1000000" if products else None
+
+
+def add_cost_formula(row: dict[str, Any], find_price: Callable[[str, str], Price | None]) -> None:
+    """Add `cost_formula` to an entry of the API. `find_price` returns the price of a provider and a model."""
+    entry = msgspec.convert(row, LedgerEntry)
+    price = find_price(entry.provider or "", entry.model or "")
+    row["cost_formula"] = None if price is None or entry.from_cache else format_cost_formula(entry, price)

@@ -16,6 +16,7 @@ import msgspec
 from svc.errors import InsufficientStorage, ShuttingDown
 from svc.gateway.accounting import price_list
 from svc.gateway.accounting.cost import PriceTable, compute_token_cost
+from svc.gateway.accounting.cost_formula import entry_usage
 from svc.gateway.accounting.ingest import JournalIngester
 from svc.gateway.accounting.journal import Journal
 from svc.gateway.accounting.record import RequestRecord, encode_record
@@ -151,10 +152,4 @@ class Ledger(RequestObserver):
         price = self.prices.get(entry.provider, entry.model)
         if price is None:
             return entry
-        usage = TokenUsage(
-            prompt_tokens=entry.prompt_tokens,
-            completion_tokens=entry.completion_tokens or 0,
-            cached_tokens=entry.cached_tokens or 0,
-            cache_write_tokens=entry.cache_write_tokens or 0,
-        )
-        return msgspec.structs.replace(entry, cost_usd=compute_token_cost(price, usage))
+        return msgspec.structs.replace(entry, cost_usd=compute_token_cost(price, entry_usage(entry)))

@@ -15,3 +15,12 @@ class Price(msgspec.Struct, frozen=True):
     written: float | None = None
     """The price of tokens written to the provider's cache. None means the input price."""
     tiers: tuple[tuple[int, Price], ...] = ()
+    written_1h: float | None = None
+    """The price of tokens written to the provider's cache for an hour. None means that of `written`."""
+    input_audio: float | None = None
+    """The price of audio in the prompt. None means the input price, as for the other kinds of tokens below."""
+    cached_audio: float | None = None
+    output_audio: float | None = None
+    input_image: float | None = None
+    cached_image: float | None = None
+    output_image: float | None = None

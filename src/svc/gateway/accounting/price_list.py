@@ -27,6 +27,15 @@ FoundPrices = dict[tuple[str, str], Price]
 _rows_decoder = msgspec.json.Decoder(list[tuple[str, str, Price]])
 
 
+def load_cached_prices(folder: Path) -> FoundPrices:
+    """Return the prices that a gateway has cached in a folder, or none."""
+    prices: FoundPrices = {}
+    for path in sorted(folder.glob("prices-*.json")):
+        text, _ = _read_cached(path)
+        prices |= _decode_prices(text or b"[]")
+    return prices
+
+
 async def fetch_prices(lookups: list[PriceLookup], folder: Path, add_prices: Callable[[FoundPrices], None]) -> None:
     """Pass the known prices to `add_prices`: cached ones at once, and fetched ones if the cache is outdated.
 
@@ -76,7 +85,7 @@ def _cache_path(lookups: list[PriceLookup], folder: Path) -> Path:
         version = metadata.version("genai-prices")
     except metadata.PackageNotFoundError:
         version = "none"
-    lookup_digest = hashlib.sha256(msgspec.json.encode([version, lookups])).hexdigest()[:16]
+    lookup_digest = hashlib.sha256(msgspec.json.encode([version, Price.__struct_fields__, lookups])).hexdigest()[:16]
     return folder / f"prices-{lookup_digest}.json"
 
 

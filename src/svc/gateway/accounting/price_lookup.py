@@ -9,12 +9,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import genai_prices
 import msgspec
 
 from svc.gateway.accounting.price import Price
+
+PRICE_NAMES: Final = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cached": "cache_read_mtok",
+    "written": "cache_write_mtok",
+    "written_1h": "cache_write_1h_mtok",
+    "input_audio": "input_audio_mtok",
+    "cached_audio": "cache_audio_read_mtok",
+    "output_audio": "output_audio_mtok",
+    "input_image": "input_image_mtok",
+    "cached_image": "cache_image_read_mtok",
+    "output_image": "output_image_mtok",
+}
+"""The fields of Price, and their names in genai-prices."""
 
 
 def main() -> None:
@@ -42,18 +57,17 @@ def _find_price(provider: str, model: str, url: str) -> Iterator[Price]:
 
 
 def _convert_price(model_price: Any) -> Price:
-    names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
-    raw = [getattr(model_price, name, None) for name in names]
-    if raw[0] is None:  # speech from text: the usage counts characters
-        raw[0] = getattr(model_price, "input_mchars", None)
-    starts = sorted({tier.start for value in raw for tier in getattr(value, "tiers", ())})
-    tiers = tuple((start, Price(*_prices_at(raw, start))) for start in starts)
-    return Price(*_prices_at(raw, 0), tiers=tiers)
+    raw = {field: getattr(model_price, name, None) for field, name in PRICE_NAMES.items()}
+    if raw["input"] is None:  # speech from text: the usage counts characters
+        raw["input"] = getattr(model_price, "input_mchars", None)
+    starts = sorted({tier.start for value in raw.values() for tier in getattr(value, "tiers", ())})
+    tiers = tuple((start, Price(**_prices_at(raw, start))) for start in starts)
+    return Price(**_prices_at(raw, 0), tiers=tiers)
 
 
-def _prices_at(raw: list[Any], start: int) -> tuple[float, float, float | None, float | None]:
-    read, write, cached, written = (_price_at(value, start) for value in raw)
-    return read or 0.0, write or 0.0, cached, written
+def _prices_at(raw: dict[str, Any], start: int) -> dict[str, Any]:
+    prices = {field: _price_at(value, start) for field, value in raw.items()}
+    return {**prices, "input": prices["input"] or 0.0, "output": prices["output"] or 0.0}
 
 
 def _price_at(value: Any, start: int) -> float | None:

@@ -187,6 +187,10 @@ _USUAL_CACHE_WRITE_TOKENS_TO_EPHEMERAL_ID: Final = (
     b',"cache_write_tokens":0,"estimated":false,"from_cache":false,"resumed":0,"code":null,"attempts_detail":null'
     b',"ephemeral_id":null'
 )
+_USUAL_CACHE_WRITE_1H_TOKENS_TO_COMPLETION_IMAGE_TOKENS: Final = (
+    b',"cache_write_1h_tokens":0,"prompt_audio_tokens":0,"prompt_image_tokens":0,"completion_audio_tokens":0'
+    b',"completion_image_tokens":0'
+)
 
 
 def encode_record(record: RequestRecord) -> bytes:
@@ -207,6 +211,7 @@ def encode_record(record: RequestRecord) -> bytes:
         b',"ttfb_ms":%b'
         b"%b"
         b',"upstream_request_id":%b'
+        b"%b"
     ) % (
         record.time.encode(),
         record.request_id.encode(),
@@ -232,6 +237,14 @@ def encode_record(record: RequestRecord) -> bytes:
         and record.key.ephemeral_id is None
         else _encode_cache_write_tokens_to_ephemeral_id(record),
         _encode_text(record.upstream_request_id),
+        _USUAL_CACHE_WRITE_1H_TOKENS_TO_COMPLETION_IMAGE_TOKENS
+        if usage is not None
+        and not usage.cache_write_1h_tokens
+        and not usage.prompt_audio_tokens
+        and not usage.prompt_image_tokens
+        and not usage.completion_audio_tokens
+        and not usage.completion_image_tokens
+        else _encode_cache_write_1h_tokens_to_completion_image_tokens(record),
     )
 
 
@@ -271,6 +284,24 @@ def _encode_cache_write_tokens_to_ephemeral_id(record: RequestRecord) -> bytes:
             _encode_text(record.code),
             _encode_attempts(record.attempt_records),
             _encode_text(record.key.ephemeral_id),
+        )
+    )
+
+
+def _encode_cache_write_1h_tokens_to_completion_image_tokens(record: RequestRecord) -> bytes:
+    usage = record.bill.usage
+    return (
+        b',"cache_write_1h_tokens":%b'
+        b',"prompt_audio_tokens":%b'
+        b',"prompt_image_tokens":%b'
+        b',"completion_audio_tokens":%b'
+        b',"completion_image_tokens":%b'
+        % (
+            JSON_NULL if usage is None else _encode_number(usage.cache_write_1h_tokens),
+            JSON_NULL if usage is None else _encode_number(usage.prompt_audio_tokens),
+            JSON_NULL if usage is None else _encode_number(usage.prompt_image_tokens),
+            JSON_NULL if usage is None else _encode_number(usage.completion_audio_tokens),
+            JSON_NULL if usage is None else _encode_number(usage.completion_image_tokens),
         )
     )
 

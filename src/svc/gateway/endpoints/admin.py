@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from svc.errors import InvalidRequest
 from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.responses import authenticate_request, read_body
+from svc.gateway.endpoints.usage import query_usage
 from svc.gateway.limits.usage_view import current_key_usage
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend
@@ -168,7 +169,7 @@ class AdminApi:
     # usage, limits and providers
 
     async def _get_usage(self, request: Request) -> Response:
-        rows = await self._database.run_query(parse_usage_query(request.query_params).execute)
+        rows = await query_usage(self._context, self._database, parse_usage_query(request.query_params))
         return _json_response({"object": "list", "data": rows})
 
     async def _get_limits(self, request: Request) -> Response:

@@ -62,7 +62,7 @@ class StoredResponses:
         key, response_id = await self._authenticate(request)
         if request.query_params.get("stream") in ("true", "1"):
             raise InvalidRequest("A stored response cannot be streamed: omit `stream`.", param="stream")
-        stored = await self._database.run_query(lambda rows: rows.get_response(key.id, response_id, time.time()))
+        stored = await self._database.run_query(lambda rows: rows.get_response(key.owner_id, response_id, time.time()))
         if stored is None:
             raise self._not_found_error(response_id)
         return _json_body(stored.body.encode())
@@ -70,7 +70,9 @@ class StoredResponses:
     async def delete(self, request: Request) -> Response:
         """Delete a response. Raises NotFound."""
         key, response_id = await self._authenticate(request)
-        if not await self._database.run_query(lambda rows: rows.delete_response(key.id, response_id, time.time())):
+        if not await self._database.run_query(
+            lambda rows: rows.delete_response(key.owner_id, response_id, time.time())
+        ):
             raise self._not_found_error(response_id)
         return _json_body(msgspec.json.encode(DeletedResponse(response_id)))
 
@@ -80,8 +82,8 @@ class StoredResponses:
         query = _parse_query(request)
 
         def select(rows: Database) -> list[StoredItem] | None:
-            is_known = rows.get_response(key.id, response_id, time.time()) is not None
-            return rows.list_response_items(key.id, response_id) if is_known else None
+            is_known = rows.get_response(key.owner_id, response_id, time.time()) is not None
+            return rows.list_response_items(key.owner_id, response_id) if is_known else None
 
         items = await self._database.run_query(select)
         if items is None:

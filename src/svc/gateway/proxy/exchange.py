@@ -338,7 +338,7 @@ class Exchange(RetryOwner):
             parts, now = endpoint.describe_response(request, response), time.time()
             return StoredResponse(
                 id=parts.id,
-                key_id=key.id,
+                key_id=key.owner_id,
                 created_at=now,
                 expires_at=expiry_of(settings, now),
                 previous_id=state.previous_response_id if state is not None else None,

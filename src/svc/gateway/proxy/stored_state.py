@@ -41,7 +41,7 @@ def resolve_state(
     def on_found(found: FoundState | SvcError) -> None:
         on_resolved(found if isinstance(found, SvcError) else _apply_state(found, reference, body, backends))
 
-    store.find(key.id, reference, on_found)
+    store.find(key.owner_id, reference, on_found)
 
 
 def _apply_state(

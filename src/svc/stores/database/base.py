@@ -139,6 +139,16 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the ephemeral key that the client sent. `key_id` is then the id of its parent."""
     upstream_request_id: str | None = None
     """The provider's own request id, from a header of its last response."""
+    cache_write_1h_tokens: int | None = None
+    """Those of `cache_write_tokens` that stay in the cache for an hour. Anthropic charges more for them."""
+    prompt_audio_tokens: int | None = None
+    """Those of `prompt_tokens` that are audio."""
+    prompt_image_tokens: int | None = None
+    """Those of `prompt_tokens` that are images, if the provider reports them."""
+    completion_audio_tokens: int | None = None
+    """Those of `completion_tokens` that are audio."""
+    completion_image_tokens: int | None = None
+    """Those of `completion_tokens` that are images, if the provider reports them."""
 
 
 # end: entry

@@ -67,8 +67,9 @@ MIDDLE = """
 other fields describe that attempt. The API and `svc usage` show it as a list of one, with `latency_ms` as its time.
 They show null if a version that did not record attempts wrote the entry, and several attempts were made.
 
-`svc usage --request ID` and the parameter `request` of the API show the entry of one request. The command also shows
-how the cost results from prices in USD per million tokens, if the built-in price of the model leads to this cost.
+`svc usage --request ID` and the parameter `request` of the API show the entry of one request. It also has
+`cost_formula`, which shows how the cost results from prices in USD per million tokens, such as
+`(10 x 0.15 + 5 x 0.6) / 1000000`. It is null if the current prices of the model do not lead to this cost.
 
 ## Attempts
 
@@ -246,7 +247,8 @@ def encoder_region() -> str:
         else:
             usual = ",".join(f'"{field.name}":{_json_literal(field.usual)}' for field in members)
             constants.append(f"_USUAL_{name.upper()}: Final = {_wrap_literal(f',{usual}')}")
-            condition = " and ".join(field.is_usual for field in members)
+            conditions = " and ".join(field.is_usual for field in members).split(" and ")
+            condition = " and ".join(dict.fromkeys(conditions))  # once `usage is not None`
             arguments.append(f"_USUAL_{name.upper()} if {condition} else _encode_{name}(record)")
             functions.append(_group_function(name, "record: RequestRecord", _roots(members), members))
     shared = [field for kind, members in _segments() if kind == "shared" for field in members]

@@ -25,8 +25,12 @@ from svc.wire.usage import TokenUsage
 
 KEY = ApiKey("key_1", 'a "name"\n\\ with \u2028 and é', tags={"team": 'se"arch', "": "\x00"})
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+SPECIAL_COUNTS = (
+    *("cache_write_1h_tokens", "prompt_audio_tokens", "prompt_image_tokens"),
+    *("completion_audio_tokens", "completion_image_tokens"),
+)
 COUNT = st.integers(0, 2**31)
-USAGE = st.builds(TokenUsage, COUNT, COUNT, COUNT, COUNT, COUNT)
+USAGE = st.builds(TokenUsage, *[COUNT] * len(TokenUsage.__slots__))
 NANOS = st.integers(0, 10**15).map(lambda nanos: nanos / 10**9)
 SECONDS = st.floats(0, 1e5)
 CODE = st.none() | st.just("provider_error")
@@ -107,6 +111,7 @@ def test_record_encoded_line_decodes_to_ledger_entry(
         attempts=attempts,
         status=status,
         http_status=502,
+        **{name: usage and getattr(usage, name) for name in SPECIAL_COUNTS},
         prompt_tokens=usage and usage.prompt_tokens,
         cached_tokens=usage and usage.cached_tokens,
         completion_tokens=usage and (usage.completion_tokens or (None if bill.is_estimated else 0)),
@@ -171,7 +176,7 @@ RECORDS = st.builds(
     bill=st.just(EMPTY_BILL)
     | st.builds(
         Bill,
-        st.builds(TokenUsage, *[st.sampled_from([0, 0, 1, 999, 1000, 2**70])] * 5),
+        st.builds(TokenUsage, *[st.sampled_from([0, 0, 1, 999, 1000, 2**70])] * len(TokenUsage.__slots__)),
         st.none() | NANOS,
         st.booleans(),
     ),
@@ -228,6 +233,7 @@ def expected_fields(record: RequestRecord) -> dict[str, object]:
         or None,
         "ephemeral_id": record.key.ephemeral_id,
         "upstream_request_id": record.upstream_request_id,
+        **{name: usage and getattr(usage, name) for name in SPECIAL_COUNTS},
     }
 
 
