@@ -16,17 +16,19 @@ def to_usage(payload: UsagePayload) -> TokenUsage:
     completion: int
     total: int
     prompt, completion, total, prompt_details, completion_details, cache_hits, cached_total = astuple(payload)
-    billed_output = total - prompt
-    if completion < billed_output <= MAX_USAGE_TOKENS:
-        completion = billed_output
     cached = reasoning = 0
     written = prompt_audio = prompt_image = completion_audio = completion_image = 0
     if prompt_details is not None:
         cached_tokens, audio, image, cache_writes = astuple(prompt_details)
         cached = cached_tokens or 0
         if audio or image or cache_writes:
+            if type(audio) is int and 0 < audio == total - prompt - completion:  # Mistral counts audio separately
+                prompt += audio
             prompt_audio, prompt_image = _part(audio, prompt), _part(image, prompt)
             written = _part(cache_writes, prompt)
+    billed_output = total - prompt
+    if completion < billed_output <= MAX_USAGE_TOKENS:
+        completion = billed_output
     if not cached and (cache_hits or cached_total):
         cached = _part(cache_hits, prompt) or _part(cached_total, prompt)
     if completion_details is not None:

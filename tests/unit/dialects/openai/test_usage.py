@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from tests.codecs import create_stream_transform, pass_through_response
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import ModelProfile
+from svc.dialects.openai.schema import UsagePayload
+from svc.dialects.openai.usage import to_usage
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 THINKING = {"prompt_tokens": 7, "completion_tokens": 12, "total_tokens": 402}
@@ -107,3 +110,32 @@ def test_usage_to_anthropic_counts_billed_tokens() -> None:
 )
 def test_response_missing_or_invalid_counts_are_filled_in(reported: object, shown: object) -> None:
     assert json.loads(pass_through_response(openai.dialect, response(reported)).body)["usage"] == shown
+
+
+WRONG_PARTS = [-1, 1.5, "3", True, None, [], {}, 10**30, 101]
+
+
+@pytest.mark.parametrize("wrong", WRONG_PARTS)
+@pytest.mark.parametrize("name", ["audio_tokens", "image_tokens", "cache_write_tokens"])
+def test_to_usage_invalid_part_of_the_prompt_counts_as_none(name: str, wrong: object) -> None:
+    counts = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
+    details = {"prompt_tokens_details": {"cached_tokens": 7, name: wrong}}
+    assert to_usage(msgspec.convert({**counts, **details}, UsagePayload)) == TokenUsage(100, 100, 7)
+
+
+@pytest.mark.parametrize("wrong", WRONG_PARTS)
+@pytest.mark.parametrize("name", ["audio_tokens", "image_tokens"])
+def test_to_usage_invalid_part_of_the_completion_counts_as_none(name: str, wrong: object) -> None:
+    counts = {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 200}
+    details = {"completion_tokens_details": {"reasoning_tokens": 7, name: wrong}}
+    assert to_usage(msgspec.convert({**counts, **details}, UsagePayload)) == TokenUsage(100, 100, reasoning_tokens=7)
+
+
+@pytest.mark.parametrize("name", ["prompt_cache_hit_tokens", "cached_tokens"])
+def test_to_usage_cached_tokens_of_vendors_outside_the_details(name: str) -> None:
+    counts = {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}
+    assert to_usage(msgspec.convert({**counts, name: 40}, UsagePayload)) == TokenUsage(100, 1, 40)
+    both = {**counts, name: 40, "prompt_tokens_details": {"cached_tokens": 30}}
+    assert to_usage(msgspec.convert(both, UsagePayload)) == TokenUsage(100, 1, 30)
+    for wrong in WRONG_PARTS:
+        assert to_usage(msgspec.convert({**counts, name: wrong}, UsagePayload)) == TokenUsage(100, 1)

@@ -1,8 +1,12 @@
 """Token cost: cache reads, cache writes and price tiers."""
 
-import pytest
+from decimal import ROUND_HALF_UP, Decimal
 
-from svc.gateway.accounting.cost import compute_token_cost
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.gateway.accounting.cost import compute_token_cost, cost_terms
 from svc.gateway.accounting.price import Price
 from svc.wire.usage import TokenUsage
 
@@ -44,3 +48,65 @@ def test_cost_reasoning_tokens_are_billed_as_completion() -> None:
     assert compute_token_cost(FULL, TokenUsage(0, 1000, reasoning_tokens=900)) == compute_token_cost(
         FULL, TokenUsage(0, 1000)
     )
+
+
+SPECIAL = Price(2.0, 8.0, 0.5, 2.5, (), 4.0, 32.0, 0.4, 64.0, 5.0, None, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "terms"),
+    [
+        (TokenUsage(100, 0, 0, 60, cache_write_1h_tokens=20), [(40, 2.0), (40, 2.5), (20, 4.0)]),
+        (TokenUsage(100, 0, 0, 60, cache_write_1h_tokens=90), [(40, 2.0), (60, 4.0)]),
+        (TokenUsage(100, 0, prompt_audio_tokens=30), [(70, 2.0), (30, 32.0)]),
+        (TokenUsage(100, 0, 50, prompt_audio_tokens=30), [(20, 2.0), (50, 0.5), (30, 32.0)]),
+        (TokenUsage(100, 0, 90, prompt_audio_tokens=30), [(70, 0.5), (10, 32.0), (20, 0.4)]),
+        (TokenUsage(100, 0, 95, 0, 0, 0, 30, 10), [(60, 0.5), (30, 0.4), (5, 5.0), (5, 0.5)]),
+        (
+            TokenUsage(0, 100, completion_audio_tokens=30, completion_image_tokens=20),
+            [(30, 64.0), (20, 40.0), (50, 8.0)],
+        ),
+    ],
+    ids=["hour", "hour alone", "audio", "cached text", "cached audio", "cached audio and images", "completion"],
+)
+def test_cost_terms_of_special_tokens(usage: TokenUsage, terms: list[tuple[int, float]]) -> None:
+    assert cost_terms(SPECIAL, usage) == terms
+    assert compute_token_cost(SPECIAL, usage) == pytest.approx(sum(count * usd for count, usd in terms) / 1e6)
+
+
+def test_cost_special_tokens_without_a_price_are_text() -> None:
+    usage = TokenUsage(100, 50, 20, 10, 0, 5, 30, 20, 10, 10)
+    assert cost_terms(Price(2.0, 8.0), usage) == [(70, 2.0), (20, 2.0), (5, 2.0), (5, 2.0), (50, 8.0)]
+    assert compute_token_cost(Price(2.0, 8.0), usage) == 0.0006
+
+
+PRICES = st.integers(0, 10**8).map(lambda micros: micros / 10**6)
+OPTIONAL_PRICES = st.none() | PRICES
+COUNTS = st.integers(0, 10**6) | st.integers(0, 20)
+
+
+@given(
+    st.builds(Price, PRICES, PRICES, OPTIONAL_PRICES, OPTIONAL_PRICES, st.just(()), *[OPTIONAL_PRICES] * 7),
+    st.builds(TokenUsage, *[COUNTS] * len(TokenUsage.__slots__)),
+)
+def test_cost_is_exact_to_the_last_decimal(price: Price, usage: TokenUsage) -> None:
+    for counted in (usage, TokenUsage(*usage.as_tuple()[:5])):
+        total = sum((Decimal(repr(usd)) * tokens for tokens, usd in cost_terms(price, counted)), Decimal())
+        exact = (total / 1_000_000).quantize(Decimal("1e-9"), ROUND_HALF_UP)
+        assert f"{compute_token_cost(price, counted):.9f}" == f"{exact:.9f}"
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
+def test_cost_terms_count_each_token_once(text: int, cached: int, written: int, audio: int, completion: int) -> None:
+    usage = TokenUsage(
+        text + cached + written + audio, completion, cached, written, 0, written // 2, audio, 0, completion
+    )
+    assert sum(tokens for tokens, _ in cost_terms(SPECIAL, usage)) == usage.prompt_tokens + completion
+
+
+@pytest.mark.parametrize(
+    ("usd", "tokens", "cost"),
+    [(0.2875, 1, "0.000000288"), (0.0375, 1, "0.000000038"), (0.0005, 1, "0.000000001"), (1.0005, 1, "0.000001001")],
+)
+def test_cost_half_a_nano_usd_is_rounded_up(usd: float, tokens: int, cost: str) -> None:
+    assert f"{compute_token_cost(Price(usd, 0.0), TokenUsage(tokens)):.9f}" == cost
