@@ -71,6 +71,12 @@ class TokenUsage:
 
     # end: token usage
 
+    @property
+    def special_tokens(self) -> int:
+        """The number of tokens that only some models price differently."""
+        writes, audio = self.cache_write_1h_tokens, self.prompt_audio_tokens + self.completion_audio_tokens
+        return writes + audio + self.prompt_image_tokens + self.completion_image_tokens
+
     def add(self, other: TokenUsage) -> TokenUsage:
         """Return the sum of both."""
         return TokenUsage(*[a + b for a, b in zip(self.as_tuple(), other.as_tuple(), strict=True)])

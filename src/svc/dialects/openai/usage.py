@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from svc.dialects.openai.schema import UsagePayload
 from svc.dialects.validation import astuple
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
+
+_NO_PROMPT_PARTS: Final = (None, None, None, None)
+_NO_COMPLETION_PARTS: Final = (None, None, None)
 
 
 def to_usage(payload: UsagePayload) -> TokenUsage:
@@ -16,37 +21,34 @@ def to_usage(payload: UsagePayload) -> TokenUsage:
     completion: int
     total: int
     prompt, completion, total, prompt_details, completion_details, cache_hits, cached_total = astuple(payload)
-    cached = reasoning = 0
-    written = prompt_audio = prompt_image = completion_audio = completion_image = 0
-    if prompt_details is not None:
-        cached_tokens, audio, image, cache_writes = astuple(prompt_details)
-        cached = cached_tokens or 0
-        if audio or image or cache_writes:
-            if type(audio) is int and 0 < audio == total - prompt - completion:  # Mistral counts audio separately
-                prompt += audio
-            prompt_audio, prompt_image = _part(audio, prompt), _part(image, prompt)
-            written = _part(cache_writes, prompt)
-    billed_output = total - prompt
-    if completion < billed_output <= MAX_USAGE_TOKENS:
-        completion = billed_output
-    if not cached and (cache_hits or cached_total):
-        cached = _part(cache_hits, prompt) or _part(cached_total, prompt)
-    if completion_details is not None:
-        reasoning_tokens, audio, image = astuple(completion_details)
-        reasoning = reasoning_tokens or 0
-        if audio or image:
-            completion_audio, completion_image = _part(audio, completion), _part(image, completion)
+    cached, audio, image, written = _NO_PROMPT_PARTS if prompt_details is None else astuple(prompt_details)
+    parts = _NO_COMPLETION_PARTS if completion_details is None else astuple(completion_details)
+    if type(audio) is int and 0 < audio == total - prompt - completion:  # Mistral counts audio separately
+        prompt += audio
+    if completion < total - prompt <= MAX_USAGE_TOKENS:
+        completion = total - prompt
+    if audio or image or written or parts[1] or parts[2] or cache_hits or cached_total:
+        prompt_parts = (cached or _part(cache_hits, prompt) or _part(cached_total, prompt), audio, image, written)
+        return _with_parts(prompt, completion, prompt_parts, parts)
+    return TokenUsage(prompt, completion, cached or 0, 0, parts[0] or 0)
+
+
+def _with_parts(
+    prompt: int, completion: int, prompt_parts: tuple[Any, ...], completion_parts: tuple[Any, ...]
+) -> TokenUsage:
+    cached, audio, image, written = prompt_parts
+    reasoning, completion_audio, completion_image = completion_parts
     return TokenUsage(
         prompt,
         completion,
         cached,
-        written,
-        reasoning,
+        _part(written, prompt),
+        reasoning or 0,
         0,
-        prompt_audio,
-        prompt_image,
-        completion_audio,
-        completion_image,
+        _part(audio, prompt),
+        _part(image, prompt),
+        _part(completion_audio, completion),
+        _part(completion_image, completion),
     )
 
 

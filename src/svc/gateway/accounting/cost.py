@@ -29,7 +29,7 @@ _price_fields: Final = msgspec.structs.astuple
 
 def compute_token_cost(price: Price, usage: TokenUsage) -> float:
     """Return the cost in USD, rounded half up to nine decimal places. The prices have at most nine themselves."""
-    if has_special_tokens(usage):
+    if usage.special_tokens:
         return _compute_exact_cost(price, usage)
     prompt = usage.prompt_tokens
     input_price: float
@@ -52,17 +52,6 @@ def compute_token_cost(price: Price, usage: TokenUsage) -> float:
     if scaled > MAX_FLOAT_NANO_USD or not TIE_MARGIN < scaled - nano_usd < 1 - TIE_MARGIN:
         return _compute_exact_cost(price, usage)  # the error of floats could change the last decimal
     return nano_usd / NANO_USD_PER_USD
-
-
-def has_special_tokens(usage: TokenUsage) -> bool:
-    """Return whether a usage has tokens that only some models price differently."""
-    return bool(
-        usage.cache_write_1h_tokens
-        or usage.prompt_audio_tokens
-        or usage.prompt_image_tokens
-        or usage.completion_audio_tokens
-        or usage.completion_image_tokens
-    )
 
 
 def _compute_exact_cost(price: Price, usage: TokenUsage) -> float:

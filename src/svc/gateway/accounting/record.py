@@ -238,12 +238,7 @@ def encode_record(record: RequestRecord) -> bytes:
         else _encode_cache_write_tokens_to_ephemeral_id(record),
         _encode_text(record.upstream_request_id),
         _USUAL_CACHE_WRITE_1H_TOKENS_TO_COMPLETION_IMAGE_TOKENS
-        if usage is not None
-        and not usage.cache_write_1h_tokens
-        and not usage.prompt_audio_tokens
-        and not usage.prompt_image_tokens
-        and not usage.completion_audio_tokens
-        and not usage.completion_image_tokens
+        if usage is not None and not usage.special_tokens
         else _encode_cache_write_1h_tokens_to_completion_image_tokens(record),
     )
 

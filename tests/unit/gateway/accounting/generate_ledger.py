@@ -103,6 +103,7 @@ class Field:
     null_if: str = ""
     shared: bool = False
     usual: str = ""
+    usual_if: str = ""
     column: str = ""
 
     @property
@@ -164,6 +165,8 @@ class Field:
     def is_usual(self) -> str:
         """The condition under which the value is the usual one."""
         known = "usage is not None and " if self.is_usage else ""
+        if self.usual_if:
+            return known + self.usual_if
         if self.usual == "None":
             return f"{self.expression} is None"
         negation = f"not {self.expression}" if self.usual in ("False", "0", "()") else ""
@@ -248,7 +251,7 @@ def encoder_region() -> str:
             usual = ",".join(f'"{field.name}":{_json_literal(field.usual)}' for field in members)
             constants.append(f"_USUAL_{name.upper()}: Final = {_wrap_literal(f',{usual}')}")
             conditions = " and ".join(field.is_usual for field in members).split(" and ")
-            condition = " and ".join(dict.fromkeys(conditions))  # once `usage is not None`
+            condition = " and ".join(dict.fromkeys(conditions))  # each condition once
             arguments.append(f"_USUAL_{name.upper()} if {condition} else _encode_{name}(record)")
             functions.append(_group_function(name, "record: RequestRecord", _roots(members), members))
     shared = [field for kind, members in _segments() if kind == "shared" for field in members]
