@@ -141,7 +141,10 @@ class Endpoint(ABC):
 
     def select_codec(self, upstream: Dialect, profile: ModelProfile) -> Codec:
         """Return the codec for a backend. Raises InvalidRequest if it cannot serve the endpoint."""
-        return self.codecs.get(upstream) or self.add_codec(upstream)
+        try:
+            return self.codecs[upstream]
+        except KeyError:
+            return self.add_codec(upstream)
 
     def add_codec(self, upstream: Dialect) -> Codec:
         """Add the codec for a dialect to `codecs`. Raises InvalidRequest if its upstreams cannot serve the endpoint."""
