@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from svc.dialects.responses.reasoning import encode_thinking
+from svc.wire.chat import ThinkingPart
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
 from tests.e2e.reading import broken_stream, complete_chunks, finish_of, text_of
@@ -15,6 +17,7 @@ from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.http_client import request_bytes
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Script, answer, end, pause, reset, sse, stall
+from tests.openresponses import validate_events, validate_response
 
 CONFIG = f"""
 [gateway]
@@ -33,6 +36,32 @@ STREAM = {"model": GPT, "messages": HI, "stream": True}
 @pytest.fixture
 def resuming(start_gateway: StartGateway) -> Gateway:
     return start_gateway(config=CONFIG)
+
+
+@pytest.mark.parametrize(("fallback", "letter"), [(GPT, "A"), (LLAMA, "C")])
+def test_resume_responses_stream_continues_at_fallback_with_same_items(
+    start_gateway: StartGateway, fakes: dict[str, FakeProvider], fallback: str, letter: str
+) -> None:
+    gateway = start_gateway(config=CONFIG.replace(f'"{CLAUDE}" = ["{GPT}"]', f'"{CLAUDE}" = ["{fallback}"]'))
+    fakes["B"].plays(sse(anthropic_wire.stream("eins zwei drei")[:5], end=INTERRUPTION))
+    fakes[letter].plays(sse(openai_wire.stream(" vier fünf")))
+    thinking = encode_thinking(ThinkingPart("Hm.", "c2ln"), f"anthropic/{CLAUDE}")
+    items = [{"role": "user", "content": "Hi"}, {"type": "reasoning", "summary": [], "encrypted_content": thinking}]
+    items += [{"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Count."}]
+    request = {"model": CLAUDE, "input": items, "stream": True}
+    got = gateway.request("POST", "/v1/responses", request)
+    events = validate_events(got.body)
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    response = validate_response(events[-1]["response"])
+    assert (response.status, response.output[0].content[0].text) == ("completed", text)
+    assert text.startswith("eins")
+    assert text.endswith(" vier fünf")
+    assert b": resumed" in got.body
+    assert b"Hm." in fakes["B"].wait().body
+    seen = fakes[letter].wait()
+    assert seen.path == "/v1/chat/completions"
+    assert b"Hm." not in seen.body
+    assert seen.json["messages"][-1]["role"] == "assistant"
 
 
 def interrupted(*texts: str, ends: Script = INTERRUPTION) -> Script:

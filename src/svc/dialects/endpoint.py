@@ -146,6 +146,10 @@ class Endpoint(ABC):
         except KeyError:
             return self.add_codec(upstream)
 
+    def select_resume_codec(self, upstream: Dialect, profile: ModelProfile) -> Codec:
+        """Return the codec for a backend that continues an interrupted stream of another one."""
+        return self.select_codec(upstream, profile)
+
     def add_codec(self, upstream: Dialect) -> Codec:
         """Add the codec for a dialect to `codecs`. Raises InvalidRequest if its upstreams cannot serve the endpoint."""
         raise InvalidRequest(f"The provider of this model does not serve {self.path}.", param="model")

@@ -14,6 +14,7 @@ from svc.dialects.responses.input_items import DecodedMessage
 from svc.dialects.responses.request_decoder import ResponsesRequest
 from svc.dialects.responses.response_codec import encode_response
 from svc.dialects.responses.stream_encoder import ResponsesStreamEncoder
+from svc.dialects.resume import ResumableTranslation
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.errors import InvalidRequest
@@ -45,9 +46,20 @@ class ResponsesCodec(TranslatingCodec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        request: ResponsesRequest = decode()
+        return self._encode(decode(), profile, None)
+
+    def encode_resume_request(
+        self, interrupted: ResumableTranslation, profile: ModelProfile, decode: RequestDecoder
+    ) -> EncodedRequest:
+        return self._encode(decode(), profile, interrupted)
+
+    def _encode(
+        self, request: ResponsesRequest, profile: ModelProfile, interrupted: ResumableTranslation | None
+    ) -> EncodedRequest:
         messages = _without_foreign_thinking(request.messages, describe_origin(self._upstream, profile))
         chat = msgspec.structs.replace(request.chat, messages=[decoded.message for decoded in messages])
+        if interrupted is not None:
+            chat = interrupted.resume_request(chat)
         try:
             encoded = self._upstream.encode_request(chat, profile)
         except InvalidRequest as error:

@@ -116,13 +116,17 @@ class InputDecoder:
         """Add `instructions`, a system message."""
         self._add_message("system", [TextPart(text)], "instructions")
 
-    def add_input(self, items: str | list[dict[str, Any]]) -> None:
-        """Add `input`. Raises InvalidRequest with the field."""
+    def add_input(self, items: str | list[dict[str, Any]], *, earlier_items: int = 0) -> None:
+        """Add `input`. Raises InvalidRequest with the field.
+
+        `earlier_items`: the number of items at the start that come from `previous_response_id`.
+        """
         if isinstance(items, str):
             self._add_message("user", [TextPart(items)], "input")
             return
         for index, value in enumerate(items):
-            self._add_item(value, f"input[{index}]")
+            is_earlier = index < earlier_items
+            self._add_item(value, "previous_response_id" if is_earlier else f"input[{index - earlier_items}]")
 
     def _add_item(self, value: dict[str, Any], path: str) -> None:
         typed: _TypedItem = convert_client_value(value, _TypedItem, path)

@@ -47,7 +47,8 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
     decoder = InputDecoder()
     if body.instructions:
         decoder.add_instructions(body.instructions)
-    decoder.add_input(body.input or [])
+    earlier = request.earlier_items.conversation if request.earlier_items is not None else []
+    decoder.add_input(body.input or [], earlier_items=len(earlier))
     messages = decoder.messages()
     reasoning = body.reasoning
     chat = ChatRequest(

@@ -50,6 +50,10 @@ class Responses(Endpoint):
     def select_codec(self, upstream: Dialect, profile: ModelProfile) -> Codec:
         return self._native if profile.has_responses else super().select_codec(upstream, profile)
 
+    def select_resume_codec(self, upstream: Dialect, profile: ModelProfile) -> Codec:
+        """Continue through chat completions: the Responses API does not continue the start of a message."""
+        return super().select_codec(upstream, profile)
+
     def add_codec(self, upstream: Dialect) -> Codec:
         codec = self.codecs[upstream] = ResponsesCodec(upstream)
         return codec

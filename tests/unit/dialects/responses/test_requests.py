@@ -9,8 +9,10 @@ import pytest
 from tests.codecs import encode_responses_request
 
 from svc.dialects import anthropic, openai
-from svc.dialects.base import Dialect, EncodedRequest, ModelProfile
+from svc.dialects.base import Dialect, EncodedRequest, ModelProfile, RequestBody
 from svc.errors import InvalidRequest
+from svc.gateway.endpoints.responses_api import endpoint
+from svc.wire.stored_response import EarlierItems
 
 UPSTREAMS = [openai.dialect, anthropic.dialect]
 FUNCTION: dict[str, Any] = {"type": "function", "name": "now"}
@@ -226,6 +228,28 @@ def test_request_error_of_anthropic_encoder_names_field_of_client(param: str, fi
         encode(anthropic.dialect, **fields)
     assert caught.value.param == param
     assert "`messages" not in caught.value.message
+
+
+def test_request_error_after_earlier_items_names_item_of_client() -> None:
+    items = [{"role": "user", "content": "a"}, {"role": "user", "content": [IMAGE]}]
+    body = RequestBody(json.dumps({"model": "m", "previous_response_id": "resp_1", "input": items}).encode())
+    body.earlier_items = EarlierItems(['{"role": "user", "content": "b"}'] * 3, {})
+    codec = endpoint.select_codec(anthropic.dialect, ModelProfile("m"))
+    routing_info = endpoint.decode_routing_info(body)
+    with pytest.raises(InvalidRequest) as caught:
+        codec.encode_request(body, routing_info, ModelProfile("m"), lambda: endpoint.decode_request(body))
+    assert caught.value.param == "input[1].content"
+
+
+def test_request_long_names_of_namespaces_stay_unique() -> None:
+    members = [{"type": "function", "name": f"{'f' * 50}{number}"} for number in range(3)]
+    tools = [{"type": "namespace", "name": "mcp__a_server_with_a_long_name__", "tools": members}]
+    names = [tool["function"]["name"] for tool in json.loads(encode(tools=tools).body)["tools"]]
+    assert len(set(names)) == 3
+    assert {len(name) for name in names} == {64}
+    call = {"type": "function_call", "call_id": "c", "namespace": tools[0]["name"], "name": members[1]["name"]}
+    messages = json.loads(encode(tools=tools, input=[{**call, "arguments": "{}"}]).body)["messages"]
+    assert messages[0]["tool_calls"][0]["function"]["name"] == names[1]
 
 
 def test_request_dropped_fields_have_names_of_client() -> None:
