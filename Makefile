@@ -144,12 +144,13 @@ AGENT_LOCKS := tests/agents/locks
 agents: $(VENV)/.dev $(AGENTS)/.ready ## run coding agents of other projects; writes docs/reference/coding-agents.md
 	$(BIN)/python -m tests.agents
 
-# Agents bring their programs as packages for each platform, so that no install script runs.
+# Agents bring their programs as packages for each platform, so that no install script runs. `npm ci` would fail where a
+# registry lacks the packages of other platforms. `npm install` uses the lock with its hashes as well.
 $(AGENTS)/.ready: $(AGENT_LOCKS)/python.lock $(AGENT_LOCKS)/package-lock.json
 	$(PYTHON) -m venv $(AGENTS)/python && $(AGENTS)/python/bin/pip install --quiet --disable-pip-version-check \
 		--require-hashes --only-binary :all: -r $(AGENT_LOCKS)/python.lock
 	mkdir -p $(AGENTS)/node && cp $(AGENT_LOCKS)/package.json $(AGENT_LOCKS)/package-lock.json $(AGENTS)/node/
-	if command -v npm >/dev/null; then cd $(AGENTS)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
+	if command -v npm >/dev/null; then cd $(AGENTS)/node && npm install --ignore-scripts --no-audit --no-fund; fi
 	@touch $@
 
 agents-lock: ## update the lock files of the coding agents; needs uv and npm

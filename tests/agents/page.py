@@ -25,7 +25,7 @@ the agent's own tools for that. A proxy rejects connections to all other hosts.
 * *reports*: the agent stops and says that it failed. The reasons are below.
 * ✗: the agent hangs, or does not say that it failed.
 
-The faults occur when the provider is to edit the file. Without a fault, the gateway and the agents make no retries.
+The faults occur when the provider is to edit the file:
 
 * *529 twice*: the provider returns 529 to two requests.
 * *cut*: the provider resets the connection in the middle of a tool call.
@@ -40,7 +40,7 @@ NOT_TRIED = """
 | Agent | Reason |
 |---|---|
 | Crush | Its package downloads the program during the installation |
-| goose | It is in no package index |
+| goose | It was found in no package index |
 | Mistral Vibe | It needs Python 3.12. The tests run with Python 3.11 |
 """
 
