@@ -199,7 +199,10 @@ class RetryLoop(AttemptOwner):
         if backend.account_backends:
             backend = context.load_balancer.select_account(backend, self._used_accounts, now)
             self._used_accounts = (*self._used_accounts, backend)
-        codec = self._select_codec(backend)
+        if self._interrupted_stream is None:
+            codec = self._endpoint.select_codec(backend.dialect, backend.profile)
+        else:
+            codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
         if codec.needs_request:
             codec = codec.for_request(self._decode_request, backend.profile)
         transform = self._resumable_transform(codec) if self._can_resume else None
@@ -224,15 +227,12 @@ class RetryLoop(AttemptOwner):
             attempt.set_load(context.load_balancer.strategies.load_of(backend))
         return attempt
 
-    def _select_codec(self, backend: Backend) -> Codec:
-        select = self._endpoint.select_codec if self._interrupted_stream is None else self._endpoint.select_resume_codec
-        return select(backend.dialect, backend.profile)
-
     def _encode_request(self, backend: Backend) -> EncodedRequest:
         try:
-            codec = self._select_codec(backend)
             if self._interrupted_stream is not None:
+                codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
                 return codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
+            codec = self._endpoint.select_codec(backend.dialect, backend.profile)
             return codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
         except SvcError:
             self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker
