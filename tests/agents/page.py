@@ -21,6 +21,9 @@ TOP = """# Tested coding agents
 `tests/agents/upstream.py`. The task is to read two files, to edit one of them and to run a command. The provider calls
 the agent's own tools for that. A proxy rejects connections to all other hosts.
 
+A provider of Anthropic's API thinks before each tool call if the request asks for thinking or for an effort. If
+thinking is enabled and a later request lacks the signatures, the provider returns 400.
+
 * ✓: the file is changed, the command has run, and the exit status is 0.
 * *reports*: the agent stops and says that it failed. The reasons are below.
 * ✗: the agent hangs, or does not say that it failed.

@@ -148,6 +148,10 @@ class MessagesUpstream(AnthropicWire):
     def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
         if seen.path.split("?")[0] == "/v1/messages/count_tokens":
             return None
+        is_enabled = seen.method == "POST" and (seen.json.get("thinking") or {}).get("type") == "enabled"
+        if is_enabled and b'"tool_use"' in seen.body and SIGNATURE.encode() not in seen.body:
+            complaint = "messages: the thinking blocks before tool calls are missing"
+            return complaint, answer(400, anthropic_wire.error(message=complaint))
         return super().refusal(seen, key)
 
     def usual(self, seen: Recorded) -> Script:
@@ -157,14 +161,19 @@ class MessagesUpstream(AnthropicWire):
             return answer(200, {"input_tokens": 42})
         conversation = read_messages(seen.json)
         step, calls, text = conversation.reply(self.play)
-        thinks = (seen.json.get("thinking") or {}).get("type") in ("enabled", "adaptive")
-        content = [anthropic_wire.thinking(f"I shall {step}.", SIGNATURE)] if thinks else []
+        content = [anthropic_wire.thinking(f"I shall {step}.", SIGNATURE)] if thinks(seen.json) else []
         content += [anthropic_wire.text(text)] if text else []
         content += [anthropic_wire.tool_use(one.id, one.tool.name, _arguments(one)) for one in calls]
         stop = "tool_use" if calls else "end_turn"
         overloaded = anthropic_wire.error("overloaded_error", "Overloaded")
         whole, events = anthropic_wire.message(content, stop=stop), anthropic_wire.stream(content, stop=stop)
         return script(self.play, step, whole, events, stream=conversation.stream, overloaded=overloaded)
+
+
+def thinks(request: dict[str, Any]) -> bool:
+    """Whether the response to this request of Anthropic's API begins with thinking."""
+    adaptive = "effort" in (request.get("output_config") or {})
+    return adaptive or (request.get("thinking") or {}).get("type") in ("enabled", "adaptive")
 
 
 class ResponsesUpstream:
