@@ -103,7 +103,7 @@ def test_access_log_body_too_large_names_known_key(start_gateway: StartGateway) 
             found.add((line["key_id"], line["key_name"]))
         return found
 
-    for secret in (None, "wrong", f"{issued['key']}x", issued["key"]):
+    for secret in (None, "wrong", f"{issued['key']}x"):
         assert logged_keys(secret) == {(None, None)}
     assert gateway.request("GET", "/v1/models", key=issued["key"]).status == 200  # the key is cached from here on
     assert logged_keys(issued["key"]) == {(issued["id"], "shop")}
