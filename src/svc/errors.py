@@ -133,7 +133,7 @@ class HeadTooLarge(InvalidRequest):
 
 
 class WebSocketUnsupported(InvalidRequest):
-    """The path supports POST, and no WebSocket (RFC 9110, section 15.5.22).
+    """The path supports POST, not WebSocket (RFC 9110, section 15.5.22).
 
     To fix: Send the request with POST. Codex does so after this error.
     """

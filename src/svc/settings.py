@@ -258,7 +258,9 @@ class LocalSettings(_SettingsTable, frozen=True):
     enabled: bool = False
     """Offer the installed models of this machine. `svc up` does so unless the file says `false`."""
     model: str = "smollm2-135m"
-    """The model that is loaded at the start and stays loaded. Others are loaded by the first request."""
+    """The model that is loaded at the start. `idle_timeout` does not unload it.
+
+    Other models are loaded by their first request."""
     memory: str | None = None
     """Memory of all loaded models together, such as `"4GiB"`. Each of several workers has an equal part.
 

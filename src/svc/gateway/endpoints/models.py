@@ -57,9 +57,9 @@ class Model(msgspec.Struct, kw_only=True):
     kind: str | msgspec.UnsetType = msgspec.UNSET
     """The purpose of the model. A chat model does not have this field."""
     state: str | msgspec.UnsetType = msgspec.UNSET
-    """Of a model of this machine: `loaded`, `loading`, `unloaded` or `failed`. The first request loads it."""
+    """Only for a model of this machine: `loaded`, `loading`, `unloaded` or `failed`. The first request loads it."""
     size_bytes: int | msgspec.UnsetType = msgspec.UNSET
-    """Of a model of this machine: the bytes of its file."""
+    """Only for a model of this machine: the bytes of its file."""
 
 
 class SpeechModel(msgspec.Struct, kw_only=True):
