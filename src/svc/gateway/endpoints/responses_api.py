@@ -21,7 +21,7 @@ from svc.errors import SvcError
 from svc.wire.stored_response import ResponseParts
 
 
-class _ResponsesUpstream(Codec):
+class _NativeCodec(Codec):
     """Forwards requests and responses unchanged, if they are unambiguous JSON."""
 
     __slots__ = ()
@@ -71,4 +71,4 @@ class Responses(Endpoint):
         return encode_interruption(error)
 
 
-endpoint: Endpoint = Responses("/v1/responses", _ResponsesUpstream("/responses"))
+endpoint: Endpoint = Responses("/v1/responses", _NativeCodec("/responses"))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from svc.errors import InvalidRequest, NotFound, PermissionDenied
+from svc.errors import InvalidRequest, NotFound
 from svc.gateway.endpoints.responses import authenticate_request
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.model_errors import quote_name
@@ -92,8 +92,7 @@ class StoredResponses:
 
     async def _authenticate(self, request: Request) -> tuple[ApiKey, str]:
         key = await authenticate_request(self._context, request)
-        if "chat" not in key.scopes:
-            raise PermissionDenied("This API key lacks the scope 'chat'.")
+        key.require_scope("chat")
         return key, request.path_params["id"]
 
     def _not_found_error(self, response_id: str) -> NotFound:

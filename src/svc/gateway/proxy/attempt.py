@@ -113,7 +113,7 @@ class Attempt(ResponseReceiver):
     _had_hidden_input: bool = False
     """Whether chunks were received that the client does not get, such as comments of the provider."""
     silent_since: float = 0.0
-    """Loop time in seconds since when the client has received nothing. `check_timeouts` updates it."""
+    """Loop time in seconds of the client's last byte or keep-alive, as of the last `check_timeouts`."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Attempt(ResponseReceiver):
         self._codec = codec
         self._policy = policy
         self._idle_timeout = policy.idle_timeout
-        # A local model sends a response that is not a stream when it is complete.
+        # Without a stream, a local model sends the first byte when the whole response is complete.
         self._first_byte_timeout: float = (
             policy.total_timeout
             if backend.origin.local_model and not routing_info.stream

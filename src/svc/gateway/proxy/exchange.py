@@ -325,12 +325,12 @@ class Exchange(RetryOwner):
         else:
             self._send_response(response, now)
 
-    def _store_response(self, response: bytes, then: Callable[[], None]) -> None:
-        """Store a response, then run `then`, also if that fails: the client has paid for the response."""
+    def _store_response(self, response: bytes, on_done: Callable[[], None]) -> None:
+        """Store a response, then call `on_done`, also if the store fails: the client has paid for the response."""
         backend, settings = self._backend, self._context.config.current.settings.responses
         store = self._context.response_store
         if backend is None or store is None or not response:
-            then()
+            on_done()
             return
         endpoint, request, key, state = self._endpoint, self._body.raw, self._api_key, self._state
 
@@ -349,7 +349,7 @@ class Exchange(RetryOwner):
                 items=parts.items,
             )
 
-        store.save(build, lambda error: None if self.is_done else self.run_guarded(then))
+        store.save(build, lambda error: None if self.is_done else self.run_guarded(on_done))
 
     @property
     def _state(self) -> StateReference | None:
