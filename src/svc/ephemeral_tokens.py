@@ -30,7 +30,7 @@ _REFERENCE_LABEL: Final = b"svc ephemeral parent 1"
 
 
 class EphemeralClaims(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What an ephemeral key may do. Times are Unix seconds."""
+    """The permissions and limits of an ephemeral key. Times are Unix seconds."""
 
     id: str
     issued_at: int

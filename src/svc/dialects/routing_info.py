@@ -27,7 +27,7 @@ class RoutingInfo(msgspec.Struct, frozen=True, kw_only=True):
     is_metered: bool = True
     """False if the request costs no tokens and no money, such as a token count. It counts for `rpm` only."""
     state: StateReference | None = None
-    """What the request refers to that earlier ones have left behind."""
+    """The stored responses and items that the request refers to."""
     can_store: bool = False
     """True if the response may be kept for later requests."""
     spoken_characters: int = 0

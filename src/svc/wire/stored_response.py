@@ -15,7 +15,7 @@ class StoredItem(msgspec.Struct, frozen=True):
 
 
 class ResponseParts(msgspec.Struct, frozen=True):
-    """What is stored of a request and its response."""
+    """The id, body and items of a response to store."""
 
     id: str
     body: str
@@ -43,7 +43,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateReference(msgspec.Struct, frozen=True):
-    """What a request refers to that earlier requests have left behind."""
+    """The stored responses and items that a request refers to."""
 
     previous_response_id: str | None = None
     item_ids: tuple[str, ...] = ()

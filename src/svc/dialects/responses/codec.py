@@ -103,7 +103,7 @@ class BoundResponsesCodec(ResponsesCodec):
 
 
 def describe_origin(upstream: Dialect, profile: ModelProfile) -> str:
-    """Return the name of a backend in opaque reasoning: blocks of another model or dialect are not sent to it."""
+    """Return the origin of reasoning from a backend. The backend gets only blocks of the same origin back."""
     return f"{upstream.name}/{profile.model}"
 
 

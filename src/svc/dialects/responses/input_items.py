@@ -29,7 +29,7 @@ from svc.wire.chat import (
 )
 
 UNSUPPORTED_ITEM_SUFFIXES: Final = ("_call", "_output", "_approval_request", "_approval_response", "_list_tools")
-"""Ends of the types of items that hosted tools leave behind. They are left out, and named."""
+"""Ends of the types of items that hosted tools leave behind. They are left out, and named in `x-svc-dropped`."""
 _OTHER_UNSUPPORTED_ITEMS: Final = frozenset(
     (
         "additional_tools",
@@ -42,7 +42,7 @@ _OTHER_UNSUPPORTED_ITEMS: Final = frozenset(
 )
 _INPUT_PARTS: Final = (TextPart, ImagePart, DocumentPart)
 _OUTPUT_PARTS: Final = (TextPart, RefusalPart)
-"""What an assistant's message can have."""
+"""Types of parts that a message of the assistant can have."""
 
 
 _DECODED_ITEMS: Final = frozenset(

@@ -40,7 +40,7 @@ LocalModelState = Literal["unloaded", "loading", "loaded", "failed"]
 
 DEFAULT_MEMORY_SHARE = 0.75
 FALLBACK_MEMORY_BYTES = 4 << 30
-"""Memory of all models on a machine that does not tell how much it has."""
+"""Assumed memory of a machine that does not report it. Models get DEFAULT_MEMORY_SHARE of it."""
 CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FAILURE_PAUSE_SECONDS = 5.0
 """Seconds after a failed load in which requests get its error without another load."""
@@ -98,7 +98,7 @@ class _Entry:
 
     @property
     def _slots(self) -> int:
-        """The requests in progress at a time. An embedding model has one, so that a text always has the same bits."""
+        """The concurrent requests. An embedding model has one, so that a text always gets the same vector."""
         if self.options and self.options.parallel:
             return self.options.parallel
         return 1 if self.model.kind == "embedding" else LOCAL_MODEL_SLOTS
@@ -174,7 +174,7 @@ class LocalModelRuntime:
             self._entries[name].is_stale = self._entries[name].is_removed = True
 
     async def start(self) -> None:
-        """Load the model that stays loaded, and begin to unload idle ones. Raises CommandFailed if it does not load."""
+        """Load the model of `[local]`, and begin to unload idle ones. Raises CommandFailed if it does not load."""
         name = self._settings.model
         if name not in self._entries:
             raise CommandFailed(f"{name} is not installed. Add it with: svc models add {name}")
@@ -343,7 +343,7 @@ class LocalModelRuntime:
                 log.exception("error while unloading idle models")
 
     async def _sweep(self) -> None:
-        """Unload models that are idle for long, or stale. Load the one that stays loaded."""
+        """Unload stale models, and models that were idle for `idle_timeout`, which `[local] model` is exempt from."""
         now, idle_timeout = asyncio.get_running_loop().time(), self._settings.idle_timeout
         for name, entry in list(self._entries.items()):
             if self._is_idle(entry, now) or (entry.is_stale and not self._is_busy(entry, now)):

@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 QUERY_TIMEOUT_SECONDS: Final = 10.0
 MAX_PENDING_QUERIES: Final = 1000
-"""Queries that may wait. Beyond it, requests get 503 and responses are not kept."""
+"""Maximum queries in progress. Beyond it, requests get 503 and responses are not stored."""
 RESPONSE_PRUNE_INTERVAL_SECONDS: Final = 600.0
 _SECONDS_PER_DAY: Final = 86_400.0
 
 
 class FoundState(msgspec.Struct, frozen=True):
-    """What the database has of a StateReference."""
+    """The stored response and items of a StateReference."""
 
     previous: StoredResponse | None
     items: EarlierItems
@@ -48,7 +48,7 @@ class ResponseStore:
         self._prune_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to delete expired responses from time to time."""
+        """Start to delete expired responses every RESPONSE_PRUNE_INTERVAL_SECONDS."""
         self._prune_task = asyncio.get_running_loop().create_task(self._prune(), name="prune responses")
 
     async def close(self) -> None:
@@ -60,7 +60,7 @@ class ResponseStore:
             await asyncio.wait(self._tasks, timeout=QUERY_TIMEOUT_SECONDS)
 
     def find(self, key_id: str, reference: StateReference, on_found: Callable[[FoundState | SvcError], None]) -> None:
-        """Call `on_found` with what a request refers to, or with an error."""
+        """Call `on_found` with the stored items that a request refers to, or with an error."""
         self._run(lambda database: find_state(database, key_id, reference, time.time()), on_found)
 
     def save(self, build: Callable[[], StoredResponse], on_saved: Callable[[SvcError | None], None]) -> None:

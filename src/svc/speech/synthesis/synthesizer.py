@@ -54,7 +54,7 @@ def _speak_parts(engine: VoiceEngine, request: SpeechRequest, parts: list[str]) 
 
 
 def _hold_short_speech(spoken: Iterator[tuple[Samples, bool]], parts: list[str]) -> Iterator[tuple[Samples, bool]]:
-    """Join the parts if all of them are spoken within MAX_HOLD_SECONDS, as far as the first ones tell.
+    """Join the parts if, at the pace of the first ones, all are spoken within MAX_HOLD_SECONDS.
 
     A header can then state the length.
     """

@@ -1,8 +1,8 @@
-"""Downloads models from the Hugging Face Hub into the cache that its other programs use as well.
+"""Downloads models from the Hugging Face Hub into the cache of huggingface_hub.
 
 This module needs the extra `hub`.
 
-`HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_CACHE` mean what they mean there
+`HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_CACHE` have the meaning that they have there
 (https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables).
 
 <cache>/models--OWNER--REPO/blobs/<sha256>            a complete, verified file
@@ -86,7 +86,7 @@ class _HubFile(msgspec.Struct, frozen=True):
 
 
 class HubRepository(msgspec.Struct, frozen=True):
-    """What the Hub says about a repository."""
+    """The metadata and files of a repository."""
 
     name: str
     commit: str
@@ -155,7 +155,7 @@ def hub_files(reference: str, on_progress: HubProgress) -> tuple[ModelFiles, Hub
 def select_speech_files(names: Collection[str]) -> tuple[str, ...]:
     """Return the files of a speech model that an engine of this project knows, or nothing.
 
-    That is Whisper in CTranslate2's format, or models of sherpa-onnx. Of several precisions, int8 is chosen.
+    That is Whisper in CTranslate2's format, or models of sherpa-onnx. If there are several precisions, int8 is chosen.
     """
     names = sorted(name for name in names if "/" not in name)
     if WHISPER_FILES[0] in names and WHISPER_FILES[1] in names:
