@@ -24,6 +24,7 @@ TABLES: dict[str, type[Any]] = {
     "limits": settings.LimitSettings,
     "ledger": settings.LedgerSettings,
     "cache": settings.CacheSettings,
+    "responses": settings.ResponsesSettings,
 }
 
 
