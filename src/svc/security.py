@@ -190,7 +190,10 @@ class Keyring:
         if self._configured_parents is None:
             stretched = asyncio.Event()
             self._stretch_configured(stretched.set)
-            await asyncio.wait_for(stretched.wait(), KEY_LOOKUP_TIMEOUT_SECONDS)
+            try:
+                await asyncio.wait_for(stretched.wait(), KEY_LOOKUP_TIMEOUT_SECONDS)
+            except TimeoutError:
+                raise keys_unavailable_error() from None
         for reference, (parent_digest, signing_key) in (self._configured_parents or {}).items():
             if parent_digest == digest:
                 return encode_token(reference, claims, signing_key)

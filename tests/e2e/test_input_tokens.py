@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, LLAMA, Gateway
+from tests.fakes import openai_wire
 from tests.fakes.http_client import Got
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer
@@ -57,8 +58,11 @@ def test_input_tokens_of_invalid_request_are_400(gateway: Gateway, fields: dict[
 def test_input_tokens_include_the_stored_conversation(start_gateway: StartGateway, provider_c: FakeProvider) -> None:
     gateway = start_gateway(config="[responses]\nstore = true\n")
     long_text = "The quick brown fox jumps over the lazy dog. " * 100
+    provider_c.plays(answer(200, openai_wire.chat(long_text)))
     first = gateway.request("POST", "/v1/responses", {"model": LLAMA, "input": long_text}).json
-    assert count(gateway, LLAMA, previous_response_id=first["id"]).json["input_tokens"] > 900
+    assert count(gateway, LLAMA, previous_response_id=first["id"]).json["input_tokens"] > 1800
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    assert 900 < count(gateway, LLAMA, input=[reference]).json["input_tokens"] < 1800
     assert count(gateway, LLAMA, previous_response_id="resp_none").status == 404
 
 

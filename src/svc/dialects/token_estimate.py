@@ -12,7 +12,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from svc.dialects.base import RequestBody
 from svc.dialects.json_skeleton import strip_long_strings
+from svc.dialects.routing_info import RoutingInfo
 from svc.wire.usage import TokenUsage
 
 ASCII_CHARS_PER_TOKEN: Final = 4.0
@@ -82,6 +84,14 @@ def estimate_prompt_tokens(raw: bytes, skeleton: bytes = b"") -> int:
             [raw[offset : offset + SAMPLE_BYTES] for offset in range(0, size - SAMPLE_BYTES, size // SAMPLE_COUNT)]
         )
     return max(1, int(tokens + _estimate_text_tokens(raw) * size / max(1, len(raw))))
+
+
+def estimate_input_tokens(body: RequestBody, routing_info: RoutingInfo) -> int:
+    """Estimate what a request's input is billed for, with the stored items that it continues.
+
+    For speech, these are the characters of the text.
+    """
+    return routing_info.spoken_characters or estimate_prompt_tokens(body.raw, body.skeleton) + body.earlier_tokens
 
 
 def _estimate_text_tokens(raw: bytes) -> float:

@@ -17,7 +17,7 @@ from typing import Final
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_prompt_tokens
+from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_input_tokens
 from svc.errors import LimitsUnavailable, RateLimited, SvcError
 from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost
 from svc.gateway.limits.limit_errors import (
@@ -309,8 +309,7 @@ class RateLimiter:
         budget: int = limits.budget_nano_usd
         tokens = cost_nano_usd = 0
         if limits.tokens or budget:
-            prompt = routing_info.spoken_characters or estimate_prompt_tokens(body.raw, body.skeleton)
-            prompt += body.earlier_tokens
+            prompt = estimate_input_tokens(body, routing_info)
             check_output_bounded(routing_info)
             max_output_tokens = routing_info.choice_count * max(
                 routing_info.max_tokens or _max_output_tokens(backends), routing_info.min_reserved_tokens

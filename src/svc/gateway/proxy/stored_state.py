@@ -52,7 +52,8 @@ def _apply_state(
         return pinned
     if found.is_complete:
         body.earlier_items = found.items
-        body.earlier_tokens = sum(estimate_prompt_tokens(item.encode()) for item in found.items.conversation)
+        items = (*found.items.conversation, *found.items.by_id.values())
+        body.earlier_tokens = sum(estimate_prompt_tokens(item.encode()) for item in items)
         return backends
     if previous is None and backends[0].profile.has_responses:
         return _pin_first(backends)

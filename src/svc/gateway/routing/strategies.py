@@ -17,7 +17,7 @@ from typing import Final
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_prompt_tokens
+from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_input_tokens
 from svc.gateway.routing.backends import Backend
 from svc.settings import RoutingSettings, RoutingStrategy
 from svc.wire.usage import TokenUsage
@@ -131,7 +131,7 @@ def _random_rank(weight: float) -> float:
 
 
 def _estimate_usage(body: RequestBody, routing_info: RoutingInfo) -> TokenUsage:
-    prompt = estimate_prompt_tokens(body.raw, body.skeleton)
+    prompt = estimate_input_tokens(body, routing_info)
     if not routing_info.has_completion:
         return TokenUsage(prompt)
     return TokenUsage(prompt, (routing_info.max_tokens or ASSUMED_OUTPUT_TOKENS) * routing_info.choice_count)

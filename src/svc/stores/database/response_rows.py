@@ -24,6 +24,11 @@ _EXTEND_CONVERSATION: Final = (
     " WHERE key_id = ? AND expires_at < ? AND id IN (SELECT id FROM conversation)"
 )
 _SELECT_CONVERSATION: Final = _CONVERSATION + "SELECT id, previous_id FROM conversation ORDER BY depth DESC"  # noqa: S608
+_SELECT_CONVERSATION_ITEMS: Final = (
+    _CONVERSATION + "SELECT item_id, body, is_input FROM conversation"  # noqa: S608 constants only
+    " JOIN response_items ON response_items.response_id = conversation.id"
+    " WHERE response_items.key_id = ? ORDER BY depth DESC, position"
+)
 MAX_CONVERSATION_LENGTH: Final = 10_000
 """Maximum number of responses of one conversation."""
 
@@ -92,10 +97,10 @@ class ResponseRows(SqlConnection):
         ).fetchall()
         if not links or links[0][1] is not None:  # the oldest one continues a response that is gone
             return None
-        items = []
-        for response_id, _ in links:
-            items += self.list_response_items(key_id, response_id)
-        return items
+        rows = self._run_statement(
+            _SELECT_CONVERSATION_ITEMS, (key_id, id, now, key_id, now, MAX_CONVERSATION_LENGTH, key_id)
+        ).fetchall()
+        return [StoredItem(row[0], row[1], bool(row[2])) for row in rows]
 
     def list_response_items(self, key_id: str, response_id: str) -> list[StoredItem]:
         return self._select_items("AND response_id = ? ORDER BY position", (key_id, response_id))
@@ -113,9 +118,11 @@ class ResponseRows(SqlConnection):
 
     def delete_response(self, key_id: str, id: str, now: float) -> bool:
         with self._transaction():
-            self._delete_items(key_id, [id])
             sql = "DELETE FROM responses WHERE key_id = ? AND id = ? AND expires_at > ?"
-            return self._run_statement(sql, (key_id, id, now)).rowcount > 0
+            is_deleted = self._run_statement(sql, (key_id, id, now)).rowcount > 0
+            if is_deleted:
+                self._delete_items(key_id, [id])
+        return is_deleted
 
     def prune_responses(self, now: float, *, limit: int = 500) -> int:
         rows = self._run_statement(
@@ -123,10 +130,10 @@ class ResponseRows(SqlConnection):
         ).fetchall()
         for key_id, id in rows:
             with self._transaction():
-                self._delete_items(key_id, [id])
-                self._run_statement(
-                    "DELETE FROM responses WHERE key_id = ? AND id = ? AND expires_at <= ?", (key_id, id, now)
-                )
+                # Another process may have extended the conversation since.
+                sql = "DELETE FROM responses WHERE key_id = ? AND id = ? AND expires_at <= ?"
+                if self._run_statement(sql, (key_id, id, now)).rowcount:
+                    self._delete_items(key_id, [id])
         return len(rows)
 
     def _delete_items(self, key_id: str, ids: Sequence[str]) -> None:
