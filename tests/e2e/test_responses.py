@@ -195,3 +195,26 @@ def test_responses_upstream_error_is_reported(
     fakes[letter].plays(answer(500, b"{}"))
     got = gateway_without_retries.request("POST", "/v1/responses", {"model": model, "input": "Hi"})
     assert (got.status, got.json["error"]["code"]) == (502, "provider_error")
+
+
+@pytest.mark.parametrize(("letter", "model"), EVERY)
+def test_responses_text_of_a_large_body_is_sent(
+    gateway: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    text = "a" * 40_000
+    got = gateway.request("POST", "/v1/responses", {"model": model, "input": text})
+    assert got.status == 200, got.body
+    assert text in fakes[letter].wait().body.decode()
+
+
+def test_responses_unknown_field_is_dropped_by_its_own_name(gateway: Gateway, provider_c: FakeProvider) -> None:
+    body = {"model": LLAMA, "input": "Hi", "max_tokens": 5, "max_output_tokens": 10}
+    got = gateway.request("POST", "/v1/responses", body)
+    assert got.headers["x-svc-dropped"] == "max_tokens"
+
+
+def test_responses_message_without_content_is_400(gateway: Gateway, provider_c: FakeProvider) -> None:
+    body = {"model": LLAMA, "input": [{"role": "user", "content": []}]}
+    got = gateway.request("POST", "/v1/responses", body)
+    assert (got.status, got.json["error"]["param"]) == (400, "input")
+    assert not provider_c.requests

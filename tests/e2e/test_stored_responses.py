@@ -229,6 +229,11 @@ def test_state_unknown_native_id_has_no_fallback(
     assert len(provider_c.requests) == 1
 
 
+def test_stored_response_other_method_names_those_that_work(gateway: Gateway) -> None:
+    got = gateway.request("PUT", "/v1/responses/resp_1", {})
+    assert (got.status, got.headers["allow"]) == (405, "DELETE, GET, HEAD")
+
+
 def test_stored_routes_without_store_say_how_to_enable_it(gateway: Gateway) -> None:
     got = gateway.request("GET", "/v1/responses/resp_1")
     assert got.status == 404

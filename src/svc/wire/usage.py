@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 MAX_USAGE_TOKENS: Final = 10**9
 """Upper bound of a plausible count. It keeps sums within the integer range of databases."""
@@ -29,6 +29,20 @@ class TokenUsage:
         "prompt_tokens",
         "reasoning_tokens",
     )
+
+    count_names: ClassVar[tuple[str, ...]] = (
+        "prompt_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "cache_write_tokens",
+        "reasoning_tokens",
+        "cache_write_1h_tokens",
+        "prompt_audio_tokens",
+        "prompt_image_tokens",
+        "completion_audio_tokens",
+        "completion_image_tokens",
+    )
+    """The names of the counts, in the order of the constructor. A compiled class has no `__slots__`."""
 
     def __init__(
         self,

@@ -64,7 +64,8 @@ class ResponsesCodec(TranslatingCodec):
             encoded = self._upstream.encode_request(chat, profile)
         except InvalidRequest as error:
             raise _rename_field(error, messages) from None
-        encoded.dropped_fields = tuple(dict.fromkeys(_FIELD_NAMES.get(name, name) for name in encoded.dropped_fields))
+        names = [name if name in chat.omitted else _FIELD_NAMES.get(name, name) for name in encoded.dropped_fields]
+        encoded.dropped_fields = tuple(dict.fromkeys(names))
         return encoded
 
     def _canonical_request(self, decode: RequestDecoder) -> ChatRequest:

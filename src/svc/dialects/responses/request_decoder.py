@@ -68,7 +68,7 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
         source="responses",
         omitted=list(dict.fromkeys([*_omitted_fields(fields, body), *tool_set.dropped, *decoder.dropped])),
     )
-    if not chat.messages:
+    if not any(message.parts for message in chat.messages):
         raise InvalidRequest("`input` has no message.", param="input")
     # A stored response keeps the upstream's own blocks, since a later request sends them back.
     includes_reasoning = request.is_stored or ENCRYPTED_REASONING in (body.include or [])
@@ -77,11 +77,11 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
 
 def _reject_untranslatable(body: ResponsesBody) -> None:
     """Raise InvalidRequest for features that need the state or the platform of a provider."""
-    for name in ("previous_response_id", "conversation"):
+    for name, hint in (("previous_response_id", "or"), ("conversation", "or use `previous_response_id` and")):
         if getattr(body, name):
             message = (
-                f"The gateway keeps no responses for `{name}`: send the whole conversation in `input`, "
-                "or set `store = true` in the table [responses] of its configuration."
+                f"The gateway keeps nothing for `{name}`: send the whole conversation in `input`, "
+                f"{hint} set `store = true` in the table [responses] of its configuration."
             )
             raise InvalidRequest(message, param=name)
     for name in ("background", "prompt", "top_logprobs"):

@@ -38,7 +38,8 @@ def decode_count_info(body: RequestBody) -> RoutingInfo:
 def _decode_fields(body: RequestBody) -> ResponsesRoutingBody:
     """Decode and check the fields, and set the body's skeleton."""
     fields, body.skeleton = decode_skeleton(_RESPONSES_ROUTING_DECODER, body.raw)
-    if not fields.input and not (fields.previous_response_id or fields.prompt or fields.conversation):
+    is_empty = fields.input is None or (not fields.input and body.skeleton is body.raw)  # a skeleton has no long texts
+    if is_empty and not (fields.previous_response_id or fields.prompt or fields.conversation):
         raise InvalidRequest("`input` is required, and must not be empty.", param="input")
     text_format = fields.text.format if fields.text is not None else None
     if text_format is not None and text_format.type == "json_schema":

@@ -163,7 +163,8 @@ def decode_tool_choice(choice: str | dict[str, Any] | None, tool_set: ToolSet) -
     if isinstance(choice, str):
         mode = convert_client_value(choice, _CHOICE_MODES, "tool_choice")
         if mode == "required" and not tool_set.definitions:
-            raise _unavailable_tool_error("a tool")
+            message = "`tool_choice` is `required`, but the provider of this model has none of the request's tools."
+            raise InvalidRequest(message, param="tool_choice")
         return ToolChoice(mode)
     chosen = convert_client_value(choice, _ToolChoice, "tool_choice")
     if chosen.type == "allowed_tools":

@@ -15,7 +15,7 @@ from svc.wire.usage import TokenUsage
 
 def entry_usage(entry: LedgerEntry) -> TokenUsage:
     """Return the token counts of an entry. Unknown counts are 0."""
-    return TokenUsage(**{name: getattr(entry, name) or 0 for name in TokenUsage.__slots__})
+    return TokenUsage(**{name: getattr(entry, name) or 0 for name in TokenUsage.count_names})
 
 
 def format_cost_formula(entry: LedgerEntry, price: Price) -> str | None:

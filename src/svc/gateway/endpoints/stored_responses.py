@@ -57,6 +57,10 @@ class StoredResponses:
         self._context = context
         self._database = database
 
+    async def get_or_delete(self, request: Request) -> Response:
+        """Return or delete a response. Raises NotFound."""
+        return await (self.delete(request) if request.method == "DELETE" else self.get(request))
+
     async def get(self, request: Request) -> Response:
         """Return a response. Raises NotFound."""
         key, response_id = await self._authenticate(request)
@@ -105,8 +109,7 @@ def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]
     """Return the routes of stored responses."""
     handlers = StoredResponses(context, database)
     return [
-        Route("/v1/responses/{id}", handlers.get, methods=["GET"]),
-        Route("/v1/responses/{id}", handlers.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}", handlers.get_or_delete, methods=["GET", "DELETE"]),
         Route("/v1/responses/{id}/input_items", handlers.list_input_items, methods=["GET"]),
     ]
 

@@ -352,6 +352,10 @@ def _hub_errors(repository: str) -> Iterator[None]:
         raise CommandFailed(f"The Hub could not be used: it returned status {status} for {repository}.") from error
     except errors.OfflineModeIsEnabled as error:
         raise CommandFailed("HF_HUB_OFFLINE is set, so that nothing is downloaded. Unset it.") from error
+    except (ValueError, TypeError, AttributeError, KeyError) as error:  # a proxy or portal answers in its place
+        raise CommandFailed(
+            f"The Hub at {constants.ENDPOINT} sent an invalid response for {repository}. Check HF_ENDPOINT and proxies."
+        ) from error
     except httpx2.HTTPError as error:
         raise CommandFailed(
             f"The Hub at {constants.ENDPOINT} cannot be reached: {str(error) or type(error).__name__}. "

@@ -371,10 +371,13 @@ def token_usage_region() -> str:
     found = [field.value.removeprefix("usage.") for field in fields("entry") if field.is_usage]
     names = [*USAGE_POSITIONAL, *(name for name in found if name not in USAGE_POSITIONAL)]
     slots = ", ".join(f'"{name}"' for name in sorted(names))
+    ordered = ", ".join(f'"{name}"' for name in names)
     parameters = ", ".join(f"{name}: int = 0" for name in names)
     body = "".join(f"        self.{name} = {name}\n" for name in names)
     return (
-        f"    __slots__ = ({slots},)\n\n    def __init__(self, {parameters},) -> None:\n{body}\n"
+        f"    __slots__ = ({slots},)\n\n    count_names: ClassVar[tuple[str, ...]] = ({ordered},)\n"
+        '    """The names of the counts, in the order of the constructor. A compiled class has no `__slots__`."""\n\n'
+        f"    def __init__(self, {parameters},) -> None:\n{body}\n"
         f"    def as_tuple(self) -> tuple[{', '.join(['int'] * len(names))}]:\n"
         '        """Return the counts in the order of the constructor."""\n'
         f"        return ({', '.join(f'self.{name}' for name in names)},)\n"

@@ -30,7 +30,7 @@ SPECIAL_COUNTS = (
     *("completion_audio_tokens", "completion_image_tokens"),
 )
 COUNT = st.integers(0, 2**31)
-USAGE = st.builds(TokenUsage, *[COUNT] * len(TokenUsage.__slots__))
+USAGE = st.builds(TokenUsage, *[COUNT] * len(TokenUsage.count_names))
 NANOS = st.integers(0, 10**15).map(lambda nanos: nanos / 10**9)
 SECONDS = st.floats(0, 1e5)
 CODE = st.none() | st.just("provider_error")
@@ -176,7 +176,7 @@ RECORDS = st.builds(
     bill=st.just(EMPTY_BILL)
     | st.builds(
         Bill,
-        st.builds(TokenUsage, *[st.sampled_from([0, 0, 1, 999, 1000, 2**70])] * len(TokenUsage.__slots__)),
+        st.builds(TokenUsage, *[st.sampled_from([0, 0, 1, 999, 1000, 2**70])] * len(TokenUsage.count_names)),
         st.none() | NANOS,
         st.booleans(),
     ),

@@ -51,7 +51,7 @@ def assert_cost(case: Case, usage: TokenUsage | None) -> None:
     assert usage is not None
     cost = compute_token_cost(case.price, usage)
     assert f"{cost:.9f}" == f"{Decimal(case.usd):.9f}"
-    counts = {name: getattr(usage, name) for name in TokenUsage.__slots__}
+    counts = {name: getattr(usage, name) for name in TokenUsage.count_names}
     entry = LedgerEntry(
         time="2026-03-04T10:20:30.456Z",
         request_id="r",
