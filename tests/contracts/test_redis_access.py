@@ -38,7 +38,7 @@ async def test_redis_connection_tls_checks_server_and_sends_client_certificate(t
         assert await redis.execute("PING") == b"PONG"
         await redis.close()
         for options, reason in (
-            ("", "CERTIFICATE|certificate|closed"),  # the server requires a client certificate
+            ("", "CERTIFICATE|certificate|closed|reset"),  # the server requires a client certificate
             (f"&ssl_certfile={stranger}", "CERTIFICATE|certificate|closed|UNKNOWN_CA|lost"),
             ("&ssl_certfile=/missing.pem", "The TLS options of SVC_REDIS_URL do not work"),
         ):
