@@ -23,7 +23,7 @@ DROPPED = FOLDER / "dropped.json"
 UPSTREAMS = {"chat": ("C", LLAMA), "messages": ("B", CLAUDE), "responses": ("A", GPT)}
 SAFE_UUID = "00000000-0000-4000-8000-000000000000"
 PRIVATE = re.compile(
-    r"/tmp/|/root/|/work/|/opt/|127\.0\.0\.1:(?!3000)|Bearer |sk-|svc_|[0-9a-f]{8}-[0-9a-f]{4}-|[1-9a-f][0-9a-f]{31}"
+    r"/(?:tmp|root|work|opt)/|127\.0\.0\.1:(?!3000)|Bearer |sk-|svc_|[0-9a-f]{8}-[0-9a-f]{4}-|[1-9a-f][0-9a-f]{31}"
     r"|20(?!26-01-01)\d\d-\d\d-\d\d"
 )
 
