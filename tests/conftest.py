@@ -12,6 +12,7 @@ from svc.recipes import make
 from svc.recipes.recipe import load_recipe
 
 CACHE = Path(__file__).parents[1] / ".cache" / "svc"
+CONSOLE = Path(__file__).parents[1] / "console"
 EMBEDDING_CACHE = CACHE.with_name("svc-embedding")
 """Of its own, so that the model is no model of this machine in other tests."""
 MODEL = "smollm2-135m"
@@ -39,6 +40,12 @@ def model_home() -> Path:
 def speech_model() -> None:
     """Build the speech model that `svc up` needs."""
     add_model("moonshine-tiny-en")
+
+
+@pytest.fixture(scope="session")
+def console_files() -> None:
+    """Build the web console unless it is current."""
+    subprocess.run([sys.executable, str(CONSOLE / "build.py")], check=True, timeout=300)
 
 
 @pytest.fixture(scope="session")

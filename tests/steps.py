@@ -12,8 +12,14 @@ import time
 STEPS = (
     ("lint: ruff, mypy, imports, prose, documentation site", ("make", "--no-print-directory", "lint")),
     ("compile the hot path, if it has changed", (sys.executable, "native/compile.py")),
-    # Three processes also on two cores: tests wait half of their time.
-    ("tests", (sys.executable, "-m", "pytest", "-n", "3")),
+    ("console: build, ESLint, TypeScript", (sys.executable, "console/build.py", "--lint")),
+    (
+        "TypeScript SDK: types, ESLint, build, size, tests without a gateway",
+        (sys.executable, "-m", "tests.typescript_sdk.quick"),
+    ),
+    # Three processes also on two cores: tests wait half of their time. The tests of a file share servers, so one
+    # process runs them all.
+    ("tests", (sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")),
 )
 
 

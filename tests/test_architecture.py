@@ -36,10 +36,13 @@ def test_settings_documented_example_is_valid(tmp_path: Path) -> None:
     from svc import settings
 
     page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
-    (example,) = re.findall(r"```toml\n(.*?)```", page, flags=re.S)
+    first, *others = re.findall(r"```toml\n(.*?)```", page, flags=re.S)
     path = tmp_path / "svc.toml"
-    path.write_text(example)
+    path.write_text(first)
     assert settings.load({}, config=str(path)).providers[0].name == "vllm"
+    for example in others:
+        path.write_text(re.sub("^include = .*$", "", example, flags=re.M))
+        settings.load(dict.fromkeys(re.findall(r"\$\{(\w+)\}", example), "value.example"), config=str(path))
 
 
 def test_cli_every_command_is_documented() -> None:

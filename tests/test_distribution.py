@@ -1,7 +1,11 @@
 """The distribution's name. On a public index `svc` is another project, so no message may tell a user to install it."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -67,3 +71,30 @@ def test_install_hints_extras_are_defined() -> None:
 )
 def test_install_pattern_wrong_hint_is_found(text: str) -> None:
     assert INSTALL.findall(text) == ["svc"]
+
+
+def test_wheel_without_the_console_is_not_built(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns("static", "__pycache__", "*.so")
+    shutil.copytree(ROOT / "src" / "svc", source / "src" / "svc", ignore=ignored)
+    shutil.copytree(ROOT / "deploy", source / "deploy")
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    refused = build_wheel(source)
+    assert refused.returncode != 0
+    assert "python console/build.py" in refused.stderr + refused.stdout
+    page = source / "src" / "svc" / "console" / "static" / "index.html"
+    page.parent.mkdir()
+    page.write_text("<p>")
+    built = build_wheel(source)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = source.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "svc/console/static/index.html" in names
+    assert any(name.endswith("data/share/svc/systemd/svc.service") for name in names)
+
+
+def build_wheel(source: Path) -> subprocess.CompletedProcess[str]:
+    """Build a wheel from the folder with the locked build backend."""
+    command = [sys.executable, "-c", "from setuptools import build_meta; build_meta.build_wheel('.')"]
+    return subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)

@@ -66,7 +66,7 @@ def stretch_configured_secret(secret: str) -> tuple[str, bytes]:
     return f"c{hmac.digest(stretched, _REFERENCE_LABEL, 'sha256').hex()[:16]}", derive_signing_key(stretched)
 
 
-def encode_token(parent_reference: str, claims: EphemeralClaims, signing_key: bytes) -> str:
+def encode_token(parent_reference: str, signing_key: bytes, claims: EphemeralClaims) -> str:
     """Return the token. It can be longer than MAX_TOKEN_CHARACTERS: the caller must check."""
     text = f"{EPHEMERAL_KEY_PREFIX}{parent_reference}.{_encode_base64(_encode_claims(claims))}"
     return f"{text}.{_sign(text, signing_key)}"

@@ -2,6 +2,7 @@
 
 SvcError
 ├── InvalidRequest          invalid_request        400
+│   ├── UploadConflict      invalid_request        409
 │   ├── TooLarge            invalid_request        413
 │   ├── MisdirectedRequest  invalid_request        421
 │   ├── WebSocketUnsupported invalid_request       426
@@ -103,6 +104,15 @@ class InvalidRequest(SvcError):
     code = "invalid_request"
     status = 400
     type = "invalid_request_error"
+
+
+class UploadConflict(InvalidRequest):
+    """The chunk does not continue the upload, the upload is incomplete, or another request is writing it.
+
+    To fix: Read the upload's `offset` with `GET /v1/admin/uploads/{id}`, and continue there.
+    """
+
+    status = 409
 
 
 class TooLarge(InvalidRequest):

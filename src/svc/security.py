@@ -12,7 +12,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from svc.ephemeral_tokens import (
@@ -27,7 +27,17 @@ from svc.ephemeral_tokens import (
     verify_token,
 )
 from svc.errors import AuthenticationFailed, RateLimited
-from svc.wire.key import CONFIGURED_SCOPES, PUBLISHER_SCOPES, ApiKey, EphemeralKey
+from svc.session_tokens import (
+    CSRF_HEADER,
+    SESSION_PREFIX,
+    SESSION_SECONDS,
+    check_csrf,
+    encode_session,
+    find_session_key_reference,
+    session_from_cookies,
+    verify_session,
+)
+from svc.wire.key import CONFIGURED_SCOPES, CONSOLE_SCOPES, PUBLISHER_SCOPES, ApiKey, EphemeralKey
 
 log = logging.getLogger("svc.keys")
 
@@ -39,6 +49,7 @@ _clock: Final = time.time  # avoids an attribute lookup on the hot path
 ISSUED_KEY_PREFIX: Final = "svc_sk_"
 NEW_KEY_HINT: Final = "The gateway's operator creates keys with: svc keys create"
 INVALID_KEY_MESSAGE: Final = f"The API key is not valid. {NEW_KEY_HINT}"
+INVALID_SESSION_MESSAGE: Final = "The session has ended. Log in again."
 INVALID_EPHEMERAL_KEY_MESSAGE: Final = (
     "The ephemeral key is not valid: it was changed, or its parent key was revoked or rotated. "
     "Get another one from the application that made it."
@@ -76,8 +87,13 @@ class Keyring:
         issued: IssuedKeySource | None = None,
         *,
         publishers: Iterable[str] = (),
+        console_secrets: Iterable[str] = (),
     ) -> None:
-        """`configured_secrets` are the keys of SVC_API_KEYS, and `publishers` the keys of SVC_REGISTRY_KEYS."""
+        """Create a keyring.
+
+        `configured_secrets` are the keys of SVC_API_KEYS, `publishers` the keys of SVC_REGISTRY_KEYS, and
+        `console_secrets` the keys of the links that `svc up` prints.
+        """
         self._issued = issued
         self._keys: dict[bytes, ApiKey] = {}
         self._ephemeral_keys: dict[bytes, EphemeralKey] = {}
@@ -87,6 +103,7 @@ class Keyring:
         self._stretch_callbacks: list[Callable[[], None]] = []
         self._add("SVC_API_KEYS", configured_secrets, CONFIGURED_SCOPES)
         self._add("SVC_REGISTRY_KEYS", publishers, PUBLISHER_SCOPES)
+        self._add("console", console_secrets, CONSOLE_SCOPES)
 
     def _add(self, variable_name: str, configured_secrets: Iterable[str], scopes: frozenset[str]) -> None:
         """Add secrets. A secret in both lists has the scopes of both."""
@@ -119,6 +136,8 @@ class Keyring:
                 key = self._issued.get(digest)
         if key is None and secret.startswith(EPHEMERAL_KEY_PREFIX):
             key = self._lookup_ephemeral(secret)
+        elif key is None and secret.startswith(SESSION_PREFIX):
+            key = self._lookup_session(secret)
         if key is True:
             return None
         if not key:
@@ -148,8 +167,23 @@ class Keyring:
                 return key
         raise AuthenticationFailed(INVALID_EPHEMERAL_KEY_MESSAGE)
 
+    def _lookup_session(self, token: str) -> ApiKey | bool:
+        """Return the key that logged in. True means that it is not cached. Raises AuthenticationFailed."""
+        reference = find_session_key_reference(token)
+        parents = [] if reference is None else self._find_parents(reference)
+        if parents is None:
+            return True
+        for _, key, signing_key in parents[:1]:  # the current secret: a rotation ends the sessions of the old one
+            expires_at = verify_session(token, signing_key)
+            if expires_at is not None and expires_at > _clock():
+                return key
+        raise AuthenticationFailed(INVALID_SESSION_MESSAGE)
+
     def _find_parents(self, reference: str) -> list[tuple[bytes, ApiKey, bytes]] | None:
-        """Return digest, key and signing key of each possible parent, or None if they are not in memory."""
+        """Return digest, key and signing key of each possible parent, or None if they are not in memory.
+
+        The current secret of a rotated key comes first.
+        """
         if not reference.startswith(ISSUED_PARENT_PREFIX):
             if self._configured_parents is None:
                 return None
@@ -172,7 +206,7 @@ class Keyring:
 
     def load(self, secret: str, on_loaded: Callable[[], None]) -> None:
         """Load a key, then call `on_loaded`. If `lookup_cached` still returns None, the database failed."""
-        reference = find_parent_reference(secret) if secret.startswith(EPHEMERAL_KEY_PREFIX) else None
+        reference = _find_reference(secret)
         if reference is not None and not reference.startswith(ISSUED_PARENT_PREFIX):
             self._stretch_configured(on_loaded)
         elif self._issued is None:
@@ -183,10 +217,28 @@ class Keyring:
             self._issued.load(hash_secret(secret), on_loaded)
 
     async def make_ephemeral_token(self, parent_secret: str, parent: ApiKey, claims: EphemeralClaims) -> str:
-        """Return the token of an ephemeral key with these claims. It can be too long: see `encode_token`."""
-        digest = hash_secret(parent_secret)
+        """Return the token of an ephemeral key with these claims. It can be too long: see `encode_token`.
+
+        `parent_secret` is the secret of the parent, or the token of its session.
+        """
+        return encode_token(*await self._signing_key(parent_secret, parent), claims)
+
+    async def make_session(self, secret: str, key: ApiKey) -> str:
+        """Return the token of a new session of an authenticated key."""
+        expires_at = int(min(_clock() + SESSION_SECONDS, key.expires))
+        return encode_session(*await self._signing_key(secret, key), expires_at)
+
+    async def _signing_key(self, secret: str, key: ApiKey) -> tuple[str, bytes]:
+        """Return the reference and the signing key of a key, by its secret or by the token of its session."""
+        session_reference = _find_reference(secret) if secret.startswith(SESSION_PREFIX) else None
+        if session_reference is not None:
+            for _, _, signing_key in (self._find_parents(session_reference) or ())[:1]:
+                if verify_session(secret, signing_key) is not None:
+                    return session_reference, signing_key
+            raise keys_unavailable_error()
+        digest = hash_secret(secret)
         if digest not in self._keys:
-            return encode_token(parent.id, claims, derive_signing_key(digest))
+            return key.id, derive_signing_key(digest)
         if self._configured_parents is None:
             stretched = asyncio.Event()
             self._stretch_configured(stretched.set)
@@ -196,7 +248,7 @@ class Keyring:
                 raise keys_unavailable_error() from None
         for reference, (parent_digest, signing_key) in (self._configured_parents or {}).items():
             if parent_digest == digest:
-                return encode_token(reference, claims, signing_key)
+                return reference, signing_key
         raise keys_unavailable_error()
 
     def _stretch_configured(self, on_done: Callable[[], None]) -> None:
@@ -252,6 +304,13 @@ def _stretch_secrets(secrets_by_digest: dict[bytes, str]) -> dict[str, tuple[byt
     return parents
 
 
+def _find_reference(secret: str) -> str | None:
+    """Return the reference of the key behind an ephemeral key or a session, or None."""
+    if secret.startswith(SESSION_PREFIX):
+        return find_session_key_reference(secret)
+    return find_parent_reference(secret) if secret.startswith(EPHEMERAL_KEY_PREFIX) else None
+
+
 def _expired_message(key: ApiKey) -> str:
     if isinstance(key, EphemeralKey):
         return "The ephemeral key has expired. Get another one from the application that made it."
@@ -280,3 +339,20 @@ def secret_from_headers(authorization: str | None, x_api_key: str | None = None)
         if scheme.lower() == "bearer" and secret.strip():
             return secret.strip()
     return x_api_key or None
+
+
+def secret_from_request(method: str, headers: Mapping[str, str]) -> str | None:
+    """Return the key of a request, else the token of its session cookie, or None.
+
+    Raises PermissionDenied if a change with a session cookie has no CSRF token.
+    """
+    secret = secret_from_headers(headers.get("authorization"), headers.get("x-api-key"))
+    return secret or session_from_request(method, headers.get("cookie"), headers.get(CSRF_HEADER), headers.get("host"))
+
+
+def session_from_request(method: str, cookies: str | None, token: str | None, host: str | None) -> str | None:
+    """Return the token of the session cookie, or None. Raises PermissionDenied as `secret_from_request` does."""
+    session = session_from_cookies(cookies, host) if cookies else None
+    if session is not None:
+        check_csrf(session, method, token)
+    return session

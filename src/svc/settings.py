@@ -6,15 +6,16 @@ The keys of the file are described in docs/reference/configuration.md. Each docs
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
+from svc.config_file import INCLUDE_KEY, ConfigTables, read_config_file
 from svc.errors import UsageError
 from svc.wire.chat import UpstreamOverrides
+from svc.wire.toml_errors import find_error_path, list_allowed_values
 from svc.wire.type_names import with_json_types
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
@@ -26,6 +27,7 @@ NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
 _SIZE_PATTERN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([KMGT])(i?)B", re.ASCII)
 RoutingStrategy = Literal["order", "weighted", "least_busy", "cheapest"]
+GatewayRole = Literal["all", "data", "admin"]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 PROVIDER_NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 DEFAULT_DIALECT = "openai"
@@ -45,6 +47,18 @@ class GatewaySettings(_SettingsTable, frozen=True):
     """Port to listen on. `0` selects a free one."""
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     """Processes that share the port."""
+    role: GatewayRole = "all"
+    """The routes that this gateway serves.
+
+    `data` serves the model endpoints and speech. `admin` serves the console, the admin API and usage.
+    """
+    tls_cert: NonEmptySetting | None = None
+    """A PEM file with the certificate of this gateway, and those between it and the root. Turns TLS on.
+
+    `SIGHUP` reads it again, for new connections.
+    """
+    tls_key: NonEmptySetting | None = None
+    """A PEM file with the private key of `tls_cert`, without a password."""
     connect_timeout: Positive = 5
     """Seconds until a connection to a provider is established."""
     first_byte_timeout: Positive = 60
@@ -82,11 +96,24 @@ class GatewaySettings(_SettingsTable, frozen=True):
     drain_timeout: Seconds = 30
     """Seconds that in-flight requests get after SIGTERM."""
     cors_origins: tuple[str, ...] = ()
-    """Origins of web pages that may call the gateway, such as `["https://app.example"]`, or `["*"]`."""
+    """Origins of web pages that may call the gateway, such as `["https://app.example"]`, or `["*"]`.
+
+    They may also read bundles of the registry.
+    """
     hosts: tuple[NonEmptySetting, ...] = ()
     """Values of `Host` that a listener on a loopback address accepts without a key, in addition to loopback names."""
+    trusted_proxies: tuple[NonEmptySetting, ...] = ()
+    """Addresses or networks of proxies whose `X-Forwarded-For` counts, such as `10.0.0.0/8`.
+
+    It limits login attempts of the console for each client address.
+    """
     access_log: bool = True
-    """Write one JSON line for each response to standard error."""
+    """Write one line for each response to standard error."""
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_cert" if self.tls_cert is None else "tls_key"
+            raise ValueError(f"`tls_cert` and `tls_key` belong together, and `{missing}` is missing")
 
 
 class RoutingSettings(_SettingsTable, frozen=True):
@@ -164,6 +191,10 @@ class ModelSettings(_SettingsTable, frozen=True):
     """USD per million input tokens. A speech model counts characters, unless its name begins with `gpt-`."""
     output_price: UsdPerMillionTokens | None = None
     """USD per million output tokens."""
+    cached_input_price: UsdPerMillionTokens | None = None
+    """USD per million input tokens that the provider read from its cache. Default: `input_price`."""
+    cache_write_price: UsdPerMillionTokens | None = None
+    """USD per million input tokens that the provider wrote to its cache. Default: `input_price`."""
 
 
 class AccountSettings(_SettingsTable, frozen=True):
@@ -370,6 +401,29 @@ class ResponsesSettings(_SettingsTable, frozen=True):
     """Days that a response is kept after the last response that continues it. `0` keeps responses forever."""
 
 
+class ConsoleSettings(_SettingsTable, frozen=True):
+    """`[console]`."""
+
+    enabled: bool = False
+    """Serve the web console at `/console/`. `svc up` turns it on."""
+
+
+class TelemetrySettings(_SettingsTable, frozen=True):
+    """`[telemetry]`."""
+
+    level: Literal["debug", "info", "warning", "error"] = "warning"
+    """The lowest level of log records on standard error. The access log has no level."""
+    log: Literal["json", "text"] = "json"
+    """The format of log records and of the access log. `text`: time, level, logger, message, key=value."""
+    access_log_file: NonEmptySetting | None = None
+    """A file for the access log instead of standard error.
+
+    The gateway opens it again after it was renamed, and after SIGUSR1.
+    """
+    content: bool = False
+    """Put prompts and answers into the spans of sampled chats, up to 64 KiB each. They may have personal data."""
+
+
 class FileSettings(_SettingsTable, frozen=True):
     """The tables of the file."""
 
@@ -383,6 +437,8 @@ class FileSettings(_SettingsTable, frozen=True):
     ledger: LedgerSettings = LedgerSettings()
     cache: CacheSettings = CacheSettings()
     responses: ResponsesSettings = ResponsesSettings()
+    console: ConsoleSettings = ConsoleSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
 
 class Settings(FileSettings, frozen=True):
@@ -392,9 +448,13 @@ class Settings(FileSettings, frozen=True):
     """Whether bytes that equal earlier ones are compared instead of parsed. See SVC_FASTPATH."""
     home: Path = Path("~/.svc")
     api_keys: tuple[str, ...] = ()
+    console_key: str | None = None
+    """The key behind the login link of `svc up`, with all scopes."""
     environ: Mapping[str, str] = {}
     path: Path | None = None
-    """The file that was read, or None."""
+    """The main file that was read, or None."""
+    config: ConfigTables = ConfigTables()
+    """The tables of all files that were read, with the origin of each value."""
 
     def __repr__(self) -> str:
         return f"Settings(home={self.home})"  # never contains keys or environment variables
@@ -420,12 +480,12 @@ class Settings(FileSettings, frozen=True):
         pattern = rf"(?<![\w.-]){re.escape(name)}(?![\w.-])"
         if key:
             pattern = rf"""(?<![\w.-]){key}["']?\s*=\s*["']{re.escape(name)}["']"""
-        for number, line in enumerate(self.path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-            is_below_table = is_below_table or table in line
+        for file, number, line in self.config.read_lines():
+            is_below_table = (is_below_table and number > 1) or table in line
             if is_below_table and re.search(pattern, line if key else line.partition("#")[0]):
                 occurrence -= 1
                 if not occurrence:
-                    return f"{self.path}, line {number}"
+                    return f"{file}, line {number}"
         return str(self.path)
 
 
@@ -442,11 +502,12 @@ def load(
     """
     home = Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
     path = _find_file(config, home)
-    tables = _add_preset_names(_read_toml(path)) if path else {}
+    config_tables = read_config_file(path, environ) if path else ConfigTables()
+    tables = _add_preset_names(config_tables.tables)
     for table, values in (defaults or {}).items():
         file_values = tables.get(table, {})
         tables = {**tables, table: {**values, **file_values}} if isinstance(file_values, dict) else tables
-    file_settings = _parse_tables(tables, str(path) if path else "settings")
+    file_settings = _parse_tables(tables, config_tables)
     port_option = (overrides or {}).get("gateway", {}).get("port")
     if port_option is None and (port := environ.get("PORT")):
         tables = _merge_table(tables, "gateway", {"port": _parse_integer("PORT", port)})
@@ -456,6 +517,10 @@ def load(
             tables = _merge_table(tables, table, {key: value for key, value in values.items() if value is not None})
         file_settings = _parse_override(tables, None)
     keys = tuple(key.strip() for key in environ.get("SVC_API_KEYS", "").split(",") if key.strip())
+    if file_settings.gateway.role == "admin":  # without model endpoints, no local model gets a request
+        file_settings = msgspec.structs.replace(
+            file_settings, local=msgspec.structs.replace(file_settings.local, enabled=False)
+        )
     fields = {name: getattr(file_settings, name) for name in FileSettings.__struct_fields__}
     return Settings(
         **fields,
@@ -463,6 +528,7 @@ def load(
         api_keys=keys,
         environ=environ,
         path=path,
+        config=config_tables,
         fast_paths=_parse_switch("SVC_FASTPATH", environ),
     )
 
@@ -474,15 +540,6 @@ def _find_file(config: str | None, home: Path) -> Path | None:
             raise UsageError(f"There is no configuration file at {path}.")
         return path
     return next((path for path in (Path("svc.toml"), home / "svc.toml") if path.is_file()), None)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _add_preset_names(tables: dict[str, Any]) -> dict[str, Any]:
@@ -505,11 +562,16 @@ def _merge_table(tables: dict[str, Any], name: str, values: dict[str, Any]) -> d
     return {**tables, name: {**table, **values}} if isinstance(table, dict) else tables
 
 
-def _parse_tables(tables: dict[str, Any], source_name: str) -> FileSettings:
+def _parse_tables(tables: dict[str, Any], config_tables: ConfigTables) -> FileSettings:
     try:
         return msgspec.convert(tables, FileSettings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{source_name}: {_describe_validation_error(str(error))}.") from error
+        message = str(error)
+        origin = config_tables.find_origin(find_error_path(message))
+        location = origin or (config_tables.files[-1] if config_tables.files else "settings")
+        allowed = list_allowed_values(FileSettings, message) if message.startswith("Invalid enum value") else ""
+        end = f"; allowed: {allowed}" if allowed else ""
+        raise UsageError(f"{location}: {_describe_validation_error(message)}{end}.") from error
 
 
 def _describe_validation_error(message: str) -> str:
@@ -517,6 +579,8 @@ def _describe_validation_error(message: str) -> str:
     text, _, path = message.partition(" - at `$")
     table_path = path.rstrip("`").removeprefix(".")
     text = text.replace("Object contains unknown field", "unknown key").replace("Object missing", "there is no")
+    if table_path and text.endswith(f"`{INCLUDE_KEY}`"):
+        text += ", which stands above the first table,"
     text = with_json_types(text).replace(">=", "at least").replace("<=", "at most")
     return f"{text} in [{table_path}]" if table_path else text
 

@@ -2,31 +2,91 @@
 
 A server writes only JSON lines to standard error: the access log, and log records in this form:
 {"level":"warning","time":"2027-01-31T10:00:00.123Z","logger":"svc.gateway","message":"…","exception":"…"}
+With the format "text", both are lines for people:
+2027-01-31T10:00:00.123Z WARNING svc.gateway … exception="…"
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
 import re
+import signal
 import sys
 import threading
 import warnings
 from datetime import UTC, datetime
-from typing import BinaryIO, Final, TextIO
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TextIO
 
-SCOPE_API_KEY, SCOPE_ERROR_CODE = "svc.key", "svc.code"
-"""Keys of the ASGI scope for the access log: the request's `ApiKey`, and its error code."""
+SCOPE_API_KEY, SCOPE_ERROR_CODE, SCOPE_ERROR_MESSAGE = "svc.key", "svc.code", "svc.message"
+"""Keys of the ASGI scope for observers: the request's `ApiKey`, and the code and the message of its error."""
 MAX_BUFFERED_LOG_BYTES = 16 * 1024 * 1024
 """Maximum bytes that wait for a slow reader. Further lines are dropped and counted."""
 
+LogFormat = Literal["json", "text"]
+_CHILD_VARIABLE: Final = "_SVC_LOG"
+"""Tells a child process the level and the format, as in `warning,json`."""
+
+
+class LineOutput(Protocol):
+    """Takes complete lines. Raises OSError if they are lost."""
+
+    def write(self, data: bytes, /) -> object:
+        """Write complete lines."""
+
+    def flush(self) -> object:
+        """Pass the lines on to the operating system."""
+
+
+class RotatedFile:
+    """A file that another program may rename or remove. The next write then opens a new file with the same name.
+
+    Several processes may append to it: each write is a single call of the operating system.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, so that a wrong path is an error at the start. Raises OSError."""
+        self._path = path
+        self._file = self._open()
+
+    def write(self, data: bytes, /) -> None:
+        """Append complete lines. Raises OSError."""
+        if not self._is_current():
+            self._file.close()
+            self._file = self._open()
+        self._file.write(data)
+
+    def flush(self) -> None:
+        """Do nothing, because writes are not buffered."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _open(self) -> FileIO:
+        return FileIO(self._path, "a")
+
+    def _is_current(self) -> bool:
+        if self._file.closed:  # the last attempt to open it failed
+            return False
+        opened = os.fstat(self._file.fileno())
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return (opened.st_dev, opened.st_ino) == (found.st_dev, found.st_ino)
+
 
 class LineWriter:
-    """Writes lines in batches from a thread. `close` writes the remaining lines."""
+    """Writes JSON lines in batches from a thread, in `log_format`. `close` writes the remaining lines."""
 
-    def __init__(self, out: BinaryIO) -> None:
+    def __init__(self, out: LineOutput, log_format: LogFormat = "json") -> None:
         self._out = out
+        self._is_text = log_format == "text"
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self.dropped_lines = 0
@@ -43,6 +103,10 @@ class LineWriter:
         else:
             self.dropped_lines += lines.count(b"\n")
 
+    def reopen(self) -> None:
+        """Let the thread open a RotatedFile again if it was renamed. A signal handler may call this."""
+        self._queue.put(b"")
+
     def close(self) -> None:
         """Wait up to two seconds for the remaining lines."""
         self._queue.put(None)
@@ -51,7 +115,7 @@ class LineWriter:
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
             try:
-                self._out.write(batch)
+                self._out.write(_format_as_text(batch) if self._is_text else batch)
                 self._out.flush()
             except OSError:  # standard error is closed, so there is no place to report it
                 self.dropped_lines += batch.count(b"\n")
@@ -77,6 +141,55 @@ def _log_fields(created: float, level: str, logger: str, message: str) -> dict[s
     return {"level": level.lower(), "time": timestamp, "logger": logger, "message": message}
 
 
+class TextFormatter(JsonFormatter):
+    """Formats each record as one line for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _format_text_line(super().format(record))
+
+
+def _format_as_text(lines: bytes) -> bytes:
+    """Return JSON lines as lines for people."""
+    text = lines.decode("utf-8", "backslashreplace")
+    return "".join([_format_text_line(line) + "\n" for line in text.split("\n")[:-1]]).encode(
+        "utf-8", "backslashreplace"
+    )
+
+
+_TEXT_CONTROL_CHARACTERS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_BARE_TEXT_VALUE: Final = re.compile(r'[^\s"=\\]+')
+"""A value that needs no quotes."""
+
+
+def _format_text_line(line: str) -> str:
+    """Return `time LEVEL logger message key=value`. A line of the access log has no level, logger and message."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return line
+    start = [fields.pop(name, default) for name, default in _TEXT_LINE_START]
+    time, level, logger, message = [_escape_control_characters(str(value)) for value in start]
+    values = [f" {name}={_format_text_value(value)}" for name, value in fields.items() if value is not None]
+    return f"{time} {level.upper()} {logger} {message}{''.join(values)}"
+
+
+_TEXT_LINE_START: Final = (("time", "-"), ("level", "info"), ("logger", "svc.access"), ("message", "response"))
+
+
+def _format_text_value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if not _BARE_TEXT_VALUE.fullmatch(text):
+        text = json.dumps(text, ensure_ascii=False)
+    return _escape_control_characters(text)
+
+
+def _escape_control_characters(text: str) -> str:
+    return _TEXT_CONTROL_CHARACTERS.sub(lambda found: _TEXT_ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}"), text)
+
+
+_TEXT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
 def _encode_line(line: dict[str, str]) -> str:
     return _UNSAFE_LOG_CHARACTERS.sub(
         lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False, separators=(",", ":"))
@@ -84,8 +197,9 @@ def _encode_line(line: dict[str, str]) -> str:
 
 
 def log_early(message: str, level: str = "warning") -> None:
-    """Write one log line immediately, before `configure` is called."""
-    sys.stderr.write(_encode_line(_log_fields(datetime.now(UTC).timestamp(), level, "svc", message)) + "\n")
+    """Write one log line immediately, before `configure` is called, in the format of `use_format`."""
+    line = _encode_line(_log_fields(datetime.now(UTC).timestamp(), level, "svc", message))
+    sys.stderr.write((_format_text_line(line) if _process_log.format == "text" else line) + "\n")
     sys.stderr.flush()
 
 
@@ -98,21 +212,45 @@ class _LineWriterHandler(logging.Handler):
         self._writer.write((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
 
 
-def configure(level: str = "WARNING") -> LineWriter:
+class _ProcessLog:
+    """The level and the format of this process's log, for its child processes."""
+
+    level: str = "warning"
+    format: LogFormat = "json"
+
+
+_process_log: Final = _ProcessLog()
+
+
+def use_format(level: str, log_format: LogFormat) -> None:
+    """Set the format of `log_early`, and the level and format of child processes."""
+    _process_log.level, _process_log.format = level, log_format
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variable by which `configure_child` gets the level and the format of this process."""
+    return {_CHILD_VARIABLE: f"{_process_log.level},{_process_log.format}"}
+
+
+def configure(level: str = "warning", log_format: LogFormat = "json") -> LineWriter:
     """Send all log records and warnings to standard error through a LineWriter, which the caller closes."""
-    writer = LineWriter(sys.stderr.buffer)
+    use_format(level, log_format)
+    writer = LineWriter(sys.stderr.buffer, log_format)
     handler = _LineWriterHandler(writer)
     handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     warnings.showwarning = _log_warning
     return writer
 
 
-def configure_child(level: str = "WARNING") -> None:
-    """Configure the same format for a child process of a server, without a thread."""
+def configure_child() -> None:
+    """Configure the level and format of the server for its child process, without a thread."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it reopens files, and this process has none
+    level, _, log_format = os.environ.get(_CHILD_VARIABLE, "").partition(",")
+    use_format(level or "warning", "text" if log_format == "text" else "json")
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    handler.setFormatter(TextFormatter() if log_format == "text" else JsonFormatter())
+    logging.basicConfig(level=_process_log.level.upper(), handlers=[handler], force=True)
     warnings.showwarning = _log_warning
 
 

@@ -66,7 +66,9 @@ def run(agent: Agent, dialect: str, upstream: str, fault: str = "", *, direct: b
     }
     model = agent.model(dialect, upstream)
     with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svc-agents-")))
+        # A process that has just been killed can still write while the folder is deleted.
+        folders = tempfile.TemporaryDirectory(prefix="svc-agents-", ignore_cleanup_errors=True)
+        root = Path(stack.enter_context(folders))
         home, folder, gateway_home = (root / name for name in ("home", "task", "gateway"))
         for made in (home, folder, gateway_home):
             made.mkdir()
@@ -124,7 +126,16 @@ def _run_command(agent: Agent, place: Place, proxy: str, outcome: Outcome) -> No
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
+            _end_daemons(place.home)
     outcome.output = log.read_text(encoding="utf-8", errors="replace")
+
+
+def _end_daemons(home: Path) -> None:
+    """End the processes that an agent has left in sessions of their own. They have its home folder."""
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"HOME={home}".encode() in environ.read_bytes().split(b"\0"):
+                os.kill(int(environ.parent.name), signal.SIGKILL)
 
 
 def _judge(outcome: Outcome, play: Play, folder: Path) -> None:

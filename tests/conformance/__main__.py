@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.conformance import aimock
 from tests.conformance.page import PAGE, Result, page
-from tests.conformance.places import AIMOCK, CLIENTS, HERE, NODE, Client, versions
+from tests.conformance.places import AIMOCK, CLIENTS, HERE, NODE, SDK, Client, install_sdk, versions
 from tests.conformance.upstream import AnthropicUpstream, OpenAIUpstream
 from tests.e2e.harness import Gateway, provider_environment, run
 from tests.fakes.provider import FakeProvider
@@ -53,6 +53,8 @@ def run_all(chosen: list[Client]) -> dict[str, list[Result]]:
         (HERE / "clients").glob("*.mjs") if NODE.exists() else ()
     ):  # node resolves packages relative to the script
         shutil.copy(script, NODE)
+    if SDK in chosen:
+        install_sdk()
     results: dict[str, list[Result]] = {}
     with servers() as (gateway, fakes):
         for client in chosen:

@@ -16,11 +16,11 @@ COLUMNS = (
 )
 TOP = """# Tested client libraries
 
-`make conformance` generates this page. It runs client libraries of other projects against a real `svc gateway`. Each
-client has an environment of its own. Behind the gateway are a provider of each dialect
-(`tests/conformance/upstream.py`) and the embedded model. Every check except the last two runs with a model of an OpenAI
-provider and with a model of an Anthropic provider. Those of the Responses API also run with a provider that has only
-chat completions. The OpenAI provider gets their requests unchanged.
+`make conformance` generates this page. It runs client libraries of other projects, and the TypeScript SDK of this one
+(`@svc/client`), against a real `svc gateway`. Each client has an environment of its own. Behind the gateway are a
+provider of each dialect (`tests/conformance/upstream.py`) and the embedded model. Every check except the last two runs
+with a model of an OpenAI provider and with a model of an Anthropic provider. Those of the Responses API also run
+with a provider that has only chat completions. The OpenAI provider gets their requests unchanged.
 
 * *errors*: the statuses 400, 401, 403, 404, 429 and 502, for JSON and for streams. The client raises its own
   exception class with the error code.

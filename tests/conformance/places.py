@@ -7,8 +7,12 @@ import platform
 import re
 import shutil
 import subprocess
+import tarfile
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.typescript_sdk import node
 
 HERE = Path(__file__).resolve().parent
 INSTALLED = HERE.parents[1] / ".conformance"
@@ -55,7 +59,25 @@ CLIENTS = [
         place=LLAMAINDEX,
     ),
 ]
+SDK = _node("@svc/client", "svc_client.mjs", "@svc/client (npm)")
+"""The TypeScript SDK of this repository. `install_sdk` puts it there."""
+CLIENTS.append(SDK)
 AIMOCK = _node("aimock", "node_modules/@copilotkit/aimock/dist/cli.js", "@copilotkit/aimock (npm)")
+
+
+def install_sdk() -> None:
+    """Build and pack the TypeScript SDK, and unpack it beside the other packages of Node."""
+    environment = node.node_environment()
+    node.install(environment)
+    node.run(["npm", "run", "--silent", "build", "--", "--logLevel", "error"], environment)
+    with tempfile.TemporaryDirectory() as folder:
+        node.run(["npm", "pack", "--silent", "--pack-destination", folder], environment)
+        (packed,) = Path(folder).glob("*.tgz")
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder, filter="data")
+        target = NODE / "node_modules" / "@svc" / "client"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(Path(folder) / "package", target)
 
 
 def versions() -> dict[str, str]:
@@ -66,5 +88,7 @@ def versions() -> dict[str, str]:
             found[name] = version
     packages = json.loads((HERE / "locks" / "package.json").read_text(encoding="utf-8"))["dependencies"]
     found |= {f"{name} (npm)": version for name, version in packages.items()}
+    package = json.loads((node.SDK / "package.json").read_text(encoding="utf-8"))
+    found[f"{package['name']} (npm)"] = package["version"]
     result = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=10, check=False)
     return {**found, "node": result.stdout.strip().removeprefix("v")}

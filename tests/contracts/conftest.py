@@ -1,4 +1,4 @@
-"""Every kind of database, each on a server or file of its own."""
+"""Every kind of database, each on a server or file of its own, and a server of buckets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from svc.stores.database.base import Database
 from svc.stores.database.factory import open_database
+from tests.fakes.bucket import bucket_server
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,13 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
 
     yield make
     server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[dict[str, str]]:
+    """The environment variables of an S3 server."""
+    with bucket_server() as environ:
+        yield environ
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -14,7 +14,6 @@ from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.s3 import BucketStore, check_bucket
 from svc.wire.bundle import Signature
-from tests.fakes.bucket import bucket_server
 from tests.fakes.ports import closed_port
 
 
@@ -25,13 +24,6 @@ def bundle(model_id="m", version="1", data=b"w"):
         archive.writestr("model_metadata.json", json.dumps(metadata))
         archive.writestr("w", data)
     return buffer.getvalue()
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    """The environment variables of an S3 server."""
-    with bucket_server() as environ:
-        yield environ
 
 
 @pytest.fixture(params=["folder", "s3"])

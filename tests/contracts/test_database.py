@@ -169,7 +169,7 @@ def test_database_sum_tables_have_flagged_ledger_fields_as_columns(database: Dat
     named = {name for column in ("sum", "label", "total") for name in generate_ledger.names_of(column)}
     for table in ("hours", "days"):
         cursor = database._run_statement(f"SELECT * FROM {table}")
-        assert {each[0] for each in cursor.description} == named | {"start", "requests", "priced"}
+        assert {each[0] for each in cursor.description} == named | {"start", "requests", "priced", "errors"}
 
 
 def test_database_every_field_is_read_back_from_small_and_large_batch(database: Database) -> None:

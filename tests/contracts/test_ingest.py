@@ -99,6 +99,47 @@ def test_ingest_concurrent_processes_commit_each_segment_once(opener: Opener, da
     assert count_requests(database) == len(database.list_entries()) == 200
 
 
+MANY_KEYS = 150
+"""Keys of a segment that PostgreSQL copies: more than `MIN_COPY_ROWS`."""
+
+
+def make_segment_of_many_keys(process: int, **fields: object) -> bytes:
+    """Return a journal with two entries of each key. One key has enough entries for a compressed batch."""
+    entries = [
+        make_numbered_entry(process, 2 * number + each, number, key_id=f"k{number}", **fields)
+        for number in range(MANY_KEYS)
+        for each in range(2)
+    ]
+    entries += [make_numbered_entry(process, 1000 + number, 1, key_id="k0", **fields) for number in range(100)]
+    return encode_journal(*entries)
+
+
+def test_ingest_segments_of_many_keys_add_up_to_exact_sums(opener: Opener, database: Database) -> None:
+    parts = [make_segment_of_many_keys(number, cost_usd=0.25, tags={"team": 'a"b\\c\td'}) for number in range(6)]
+
+    def ingest_parts(numbers: range) -> None:
+        with contextlib.closing(opener()) as own:
+            for number in numbers:
+                own.committed_offset(f"j{number}")
+                assert own.ingest(f"j{number}", 0, len(parts[number]), journal_lines.parse_segment(parts[number]))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(ingest_parts, (range(0, 6, 2), range(1, 6, 2))))
+    sums = {usage.value: (usage.requests, usage.cost_usd) for usage in database.aggregate_usage("key")}
+    assert sums == {"k0": (6 * 102, 6 * 102 / 4)} | {f"k{each}": (12, 3.0) for each in range(1, MANY_KEYS)}
+    assert len(database.list_entries(limit=10_000)) == 6 * (2 * MANY_KEYS + 100)
+    assert {entry.tags["team"] for entry in database.list_entries(limit=10)} == {'a"b\\c\td'}
+    assert len(database.list_entries(key_id="k149")) == 12
+
+
+def test_ingest_batches_of_many_keys_that_exist_do_not_block(database: Database) -> None:
+    segment = journal_lines.parse_segment(make_segment_of_many_keys(1))
+    for journal in ("first", "copy of it"):
+        database.committed_offset(journal)
+        assert database.ingest(journal, 0, 1, segment)
+    assert len(database.list_entries(limit=10_000)) == 2 * MANY_KEYS + 100
+
+
 def test_ingest_orphans_concurrent_processes_ingest_each_journal_once(
     opener: Opener, database: Database, tmp_path: Path
 ) -> None:

@@ -179,6 +179,17 @@ async def test_rate_limiter_rpm_exceeded_is_rejected_with_headers(harness: Limit
     await harness.reserve(ApiKey("other", "other", rpm=2), routing_info(), chain)
 
 
+async def test_rate_limiter_attempts_without_a_key_are_limited_by_name(harness: LimiterHarness) -> None:
+    for _ in range(2):
+        await harness.limiter.count_attempt("login:192.0.2.1", 2)
+    with pytest.raises(RateLimited) as caught:
+        await harness.limiter.count_attempt("login:192.0.2.1", 2)
+    assert 1 <= caught.value.retry_after <= 61
+    await harness.limiter.count_attempt("login:192.0.2.2", 2)
+    (usage,) = await harness.limiter.current_usage([KeyLimits(key_id="login:192.0.2.1")])
+    assert (usage.requests, usage.running) == (2, 0)
+
+
 async def test_rate_limiter_tpm_reserves_prompt_and_longest_completion(harness: LimiterHarness) -> None:
     key = ApiKey("k", "shop", tpm=10_000)
     reservation = await harness.reserve(key, routing_info(400), backends_of(CHEAP))
@@ -245,7 +256,7 @@ async def test_rate_limiter_budget_nearly_spent_admits_smaller_request(harness: 
     key, chain = ApiKey("k", "shop", budget_usd=0.03), backends_of(CHEAP)
     (await harness.reserve(key, routing_info(1000), chain)).commit(500, 0.025)
     error = await harness.expect_rejection(key, routing_info(1000), chain)  # 0.0101
-    assert "too small for this request (budget). A smaller max_tokens may fit." in error.message
+    assert "too small for this request (budget). A lower limit of output tokens may fit." in error.message
     await harness.reserve(key, routing_info(400), chain)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from svc.stores.database.base import Database
+from svc.stores.database.response_rows import MIN_ID_RETENTION_SECONDS
 from svc.wire.stored_response import StoredItem, StoredResponse
 
 NOW = 1_000_000.0
@@ -30,6 +32,13 @@ def make(
             StoredItem(f"out_{number}", f'{{"out":{number}}}', False),
         ],
     )
+
+
+def test_response_account_name_is_stored_and_empty_by_default(database: Database) -> None:
+    database.put_response(make(1))
+    database.put_response(msgspec.structs.replace(make(2), account_name="0123456789ab"))
+    found = [database.get_response("k1", id, NOW) for id in ("resp_1", "resp_2")]
+    assert [response.account_name for response in found if response is not None] == ["", "0123456789ab"]
 
 
 def test_response_put_returns_by_key_and_id(database: Database) -> None:
@@ -105,6 +114,34 @@ def test_items_are_found_by_id_for_their_key_until_they_expire(database: Databas
     assert [item.body for item in database.find_response_items("k1", ["out_1", "other"], NOW)] == ['{"out":1}']
     assert database.find_response_items("k2", ["out_1"], NOW) == []
     assert database.find_response_items("k1", ["out_1"], NOW + 100) == []
+
+
+def test_id_stays_known_after_its_response_is_deleted_until_it_expires(database: Database) -> None:
+    database.put_response(make(1))
+    assert database.has_stored_id(["other", "resp_1"])
+    assert database.has_stored_id(["out_1"])
+    assert not database.has_stored_id(["in_1_0", "other"])
+    assert database.delete_response("k1", "resp_1", NOW)
+    database.prune_responses(NOW + MIN_ID_RETENTION_SECONDS - 1)
+    assert database.has_stored_id(["resp_1"])
+    assert database.prune_responses(NOW + MIN_ID_RETENTION_SECONDS) == 2
+    assert not database.has_stored_id(["resp_1", "out_1"])
+
+
+def test_id_stays_known_while_its_response_is_kept(database: Database) -> None:
+    database.put_response(make(1))
+    database.put_response(make(2, 1, expires=MIN_ID_RETENTION_SECONDS * 2))
+    assert database.prune_responses(NOW + MIN_ID_RETENTION_SECONDS) == 0
+    assert database.has_stored_id(["resp_1"])
+
+
+def test_missing_response_is_the_one_at_which_the_conversation_breaks(database: Database) -> None:
+    for number, previous in ((1, None), (2, 1), (3, 2)):
+        database.put_response(make(number, previous))
+    assert database.find_missing_response("k1", "resp_3", NOW) is None
+    assert database.find_missing_response("k2", "resp_3", NOW) == "resp_3"
+    database.delete_response("k1", "resp_1", NOW)
+    assert database.find_missing_response("k1", "resp_3", NOW) == "resp_1"
 
 
 def test_prune_deletes_expired_responses_with_their_items(database: Database) -> None:

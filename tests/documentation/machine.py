@@ -6,15 +6,17 @@ adds these ports to the commands that start a server.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -223,11 +225,14 @@ def _text(log: Path) -> str:
 
 
 def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as response:
-            return bool(response.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
+    """Return whether a server is healthy, with TLS or without."""
+    for scheme in ("http", "https"):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            address = f"{scheme}://127.0.0.1:{port}/health"
+            context = ssl._create_unverified_context()
+            with urllib.request.urlopen(address, timeout=5, context=context) as response:
+                return bool(response.status == 200)
+    return False
 
 
 def _group_exists(process: subprocess.Popen[bytes]) -> bool:

@@ -20,7 +20,7 @@ from tests.fakes.provider import FakeProvider
 
 KEY = "test-client-key-1"
 SVC = str(Path(sys.executable).parent / "svc")
-ADDRESS = re.compile(r"http://(?:127\.0\.0\.1|0\.0\.0\.0):(\d+)")
+ADDRESS = re.compile(r"https?://(?:127\.0\.0\.1|0\.0\.0\.0):(\d+)")
 
 GPT, CLAUDE, LLAMA = "gpt-4o-mini", "claude-3-5-sonnet-20241022", "llama-3.1-8b-instant"
 HI = [{"role": "user", "content": "Hi"}]
@@ -70,6 +70,10 @@ class Gateway:
     def use_port_of_config(self) -> None:
         """Use the configured port instead of a free one."""
         del self._arguments[1:3]
+
+    def keep_port(self) -> None:
+        """Use the present port at the next start."""
+        self._arguments[2] = str(self.port)
 
     def launch(self) -> None:
         """Start the process without waiting until it listens."""

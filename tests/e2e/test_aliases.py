@@ -88,7 +88,7 @@ def test_alias_reload_adds_and_removes_aliases(start_gateway: StartGateway) -> N
     assert gateway.message(SONNET).status == 200
     write(gateway, '[[aliases]]\nname = "x"\nmodel = "gpt-99"\n')
     reload(gateway, "was not reloaded")
-    assert "given.toml, line 3: [[aliases]] names a model that no provider has: 'gpt-99'" in gateway.log
+    gateway.logged("given.toml, line 3: [[aliases]] names a model that no provider has: 'gpt-99'", timeout=20)
     assert gateway.message(SONNET).status == 200
     write(gateway, "")
     reload(gateway)
@@ -97,7 +97,7 @@ def test_alias_reload_adds_and_removes_aliases(start_gateway: StartGateway) -> N
 
 def test_alias_of_provider_without_key_warns_at_start(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config=ALIASES, env={"PROVIDER_A_API_KEY": ""})
-    assert f"given.toml, line 3: the alias '{SONNET}' is not available" in gateway.log
+    gateway.logged(f"given.toml, line 3: the alias '{SONNET}' is not available", timeout=20)
     assert gateway.message("agent").status == 200
     got = gateway.message(SONNET)
     assert (got.status, got.json["error"]["type"]) == (404, "not_found_error")

@@ -7,6 +7,7 @@ import json
 import anthropic
 import pytest
 
+from svc.dialects.tool_names import shorten_tool_name
 from tests.e2e.harness import CLAUDE, GPT, HI, LLAMA, Gateway
 from tests.e2e.test_openai_client import EVERY, TWO_CALLS, scripted_response
 from tests.fakes import anthropic_wire, openai_wire
@@ -89,6 +90,36 @@ def test_messages_two_tool_calls_reach_sdk(
         ("tool_use", "call_1", "weather", {"city": "Graz", "days": 3}),
         ("tool_use", "call_2", "time", {}),
     ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_messages_long_tool_names_are_shortened_for_openai_upstream_and_restored(
+    anthropic_client: anthropic.Anthropic, provider_a: FakeProvider, stream: bool
+) -> None:
+    names = [f"mcp__{'company_knowledge_' * 5}__{verb}_documents" for verb in ("search", "delete")]
+    tools = [{**TOOLS[0], "name": name} for name in (*names, "time")]
+    turns = [
+        *HI,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": names[1], "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"}]},
+    ]
+    short = [shorten_tool_name(name) for name in names]
+    assert len(set(short)) == 2
+    assert all(len(name) == 64 for name in short)
+    calls = [("call_1", short[0], "{}"), ("call_2", "time", "{}")]
+    provider_a.plays(scripted_response("A", None, tools=calls, stream=stream))
+    request = {"model": GPT, "max_tokens": 50, "messages": turns, "tools": tools}
+    request["tool_choice"] = {"type": "tool", "name": names[0]}
+    if stream:
+        with anthropic_client.messages.stream(**request) as events:
+            final = events.get_final_message()
+    else:
+        final = anthropic_client.messages.create(**request)
+    assert [(one.type, one.name) for one in final.content] == [("tool_use", names[0]), ("tool_use", "time")]
+    sent = provider_a.wait().json
+    assert [one["function"]["name"] for one in sent["tools"]] == [*short, "time"]
+    assert sent["tool_choice"]["function"]["name"] == short[0]
+    assert sent["messages"][1]["tool_calls"][0]["function"]["name"] == short[1]
 
 
 def test_messages_tool_results_are_translated_for_openai_upstream(gateway: Gateway, provider_a: FakeProvider) -> None:

@@ -103,6 +103,11 @@ def test_count_tokens_invalid_upstream_response_returns_502(
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
         ({"system": 7}, "system"),
+        ({"tools": 5}, "tools"),
+        ({"tools": ["x"]}, "tools[0]"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"thinking": True}, "thinking"),
+        ({"output_config": []}, "output_config"),
     ],
 )
 def test_count_tokens_invalid_field_returns_400_with_field(

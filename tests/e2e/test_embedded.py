@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import time
@@ -14,10 +15,12 @@ import openai
 import pytest
 
 from tests.e2e.harness import Gateway, run
-from tests.e2e.test_openresponses import TEXT_CASES
+from tests.e2e.reading import complete_chunks
+from tests.e2e.test_openresponses import IMAGE, TEXT_CASES
 from tests.openresponses import validate_events, validate_response
 
 MODEL = "smollm2-135m"
+IMAGE_URL = IMAGE["image_url"]
 ASK = [{"role": "user", "content": "Say hello."}]
 
 
@@ -84,6 +87,88 @@ def test_embedded_model_response_follows_openresponses(embedded: Gateway, case: 
     assert response.status in ("completed", "incomplete")
     assert {item.type for item in response.output} == {"message"}
     assert response.usage.output_tokens > 0
+
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "Get the current weather for a location",
+    "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
+}
+WEATHER_QUESTION = "What's the weather like in San Francisco?"
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_embedded_model_openresponses_tool_calling_returns_function_call(
+    embedded: Gateway, stream: bool, choice: object
+) -> None:
+    tools = [{"type": "function", **WEATHER}, {"type": "function", **WEATHER, "name": "get_time"}]
+    request = {"model": MODEL, "input": WEATHER_QUESTION, "tools": tools, "tool_choice": choice, "temperature": 0}
+    with embedded.raw(timeout=60) as raw:
+        got = raw.request("POST", "/v1/responses", {**request, "stream": stream}, key=embedded.key)
+    response = validate_response(validate_events(got.body)[-1]["response"] if stream else got.json)
+    assert response.status == "completed"
+    (call,) = response.output
+    assert call.type == "function_call"
+    assert call.name == "get_weather" or choice == "required"
+    assert "location" in json.loads(call.arguments)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_embedded_model_openai_client_gets_forced_tool_call(embedded: Gateway, stream: bool) -> None:
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    fields = {"tools": [{"type": "function", "function": WEATHER}], "tool_choice": choice, "temperature": 0}
+    ask = [{"role": "user", "content": WEATHER_QUESTION}]
+    with embedded.raw(timeout=60) as raw:
+        body = {"model": MODEL, "messages": ask, "stream": stream, **fields}
+        got = raw.request("POST", "/v1/chat/completions", body, key=embedded.key)
+    if not stream:
+        assert got.json["choices"][0]["finish_reason"] == "tool_calls"
+        (call,) = got.json["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == "get_weather"
+        assert "location" in json.loads(call["function"]["arguments"])
+        return
+    deltas = [chunk["choices"][0]["delta"] for chunk in complete_chunks(got.body) if chunk["choices"]]
+    calls = [call for delta in deltas for call in delta.get("tool_calls") or []]
+    assert len(calls) > 2
+    assert "location" in json.loads("".join(call["function"].get("arguments", "") for call in calls))
+    assert not any(delta.get("content") for delta in deltas)
+
+
+def test_embedded_model_anthropic_client_gets_forced_tool_use(embedded: Gateway) -> None:
+    tools = [{"name": "get_weather", "input_schema": WEATHER["parameters"]}]
+    got = embedded.anthropic(timeout=60).messages.create(
+        model=MODEL,
+        max_tokens=200,
+        extra_body={"temperature": 0},
+        messages=[{"role": "user", "content": WEATHER_QUESTION}],
+        tools=tools,  # type: ignore[arg-type]
+        tool_choice={"type": "any"},
+    )
+    (block,) = got.content
+    assert (block.type, got.stop_reason) == ("tool_use", "tool_use")
+    assert "location" in block.input
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": IMAGE_URL}}]}]},
+            "messages[0].content",
+        ),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": IMAGE_URL}]}]},
+            "input",
+        ),
+    ],
+)
+def test_embedded_model_image_returns_400(embedded: Gateway, path: str, body: dict[str, object], param: str) -> None:
+    got = embedded.request("POST", path, {"model": MODEL, **body})
+    assert (got.status, got.json["error"]["code"], got.json["error"]["param"]) == (400, "invalid_request", param)
+    assert "takes no images" in got.json["error"]["message"]
 
 
 def test_embedded_model_anthropic_client_gets_response_and_stream(embedded: Gateway) -> None:

@@ -306,3 +306,22 @@ def test_client_sending_all_before_reading_gets_every_response(gateway: Gateway)
         assert sender.is_alive()
         assert {client.read().status for _ in range(count)} == {401}
         sender.join(10)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/v1/chat/completions"), ("POST", "/v1/messages"), ("GET", "/v1/models"), ("GET", "/v1/admin/keys")],
+)
+def test_authorization_sent_twice_returns_400(
+    gateway: Gateway, provider_a: FakeProvider, method: str, path: str
+) -> None:
+    body = b'{"model": "gpt-4o", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}'
+    for second in (KEY, "another"):
+        head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
+        head += f"authorization: Bearer {second}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        with gateway.raw() as client:
+            client.send(head.encode() + body)
+            refused = client.read()
+        assert refused.status == 400, refused.body
+        assert b"invalid_request" in refused.body
+    assert provider_a.requests == []

@@ -146,12 +146,20 @@ def test_local_models_load_failure_is_reported_and_others_continue(several: Gate
         assert got.json["error"]["message"] == "The local model broken cannot be loaded."
         assert got.headers["x-svc-attempts"] == "1"
     assert states(several)["broken"] == "failed"
-    assert "the local model broken was not loaded" in several.log
+    several.logged("the local model broken was not loaded", timeout=60)
     assert chat(several, FIRST).status == 200
     assert chat(several, "vectors").status == 400
     assert send(several, "/v1/embeddings", model=FIRST, input="a").status == 400
     long = chat(several, "second", LONG)
     assert long.status == 400, long.body  # the context window of [[local.models]]
+
+
+@pytest.mark.parametrize("words", [560, 600, 20_000])
+def test_local_embedding_text_that_is_too_long_is_an_invalid_request(several: Gateway, words: int) -> None:
+    for _ in range(12):  # more failures would open the breaker
+        got = send(several, "/v1/embeddings", model="vectors", input=["a cat", "word " * words])
+        assert (got.status, got.headers["x-svc-attempts"]) == (400, "1"), got.body
+    assert send(several, "/v1/embeddings", model="vectors", input="a cat").status == 200
 
 
 def test_local_models_killed_process_affects_no_other_model(several: Gateway) -> None:
@@ -162,7 +170,9 @@ def test_local_models_killed_process_affects_no_other_model(several: Gateway) ->
     next(stream)
     first, second = sorted(children(several.process.pid, "svc.gateway.local_model.process"))
     os.kill(second, signal.SIGKILL)
-    until(lambda: second not in children(several.process.pid, "svc.gateway.local_model.process"))
+    several.logged(
+        "second exited", timeout=60
+    )  # until then, a dying process still accepts connections, and resets them
     got = chat(several, "second")  # waits for the restart
     assert got.status == 200, got.body
     assert list(stream)[-1].choices[0].finish_reason in ("stop", "length")
@@ -211,3 +221,13 @@ def test_local_models_memory_short_unloads_least_recently_used(
     finally:
         assert gateway.stop() == 0, gateway.log
     assert "Traceback" not in gateway.log
+
+
+def test_local_model_other_than_the_default_is_enough_to_start(tmp_path: Path, model_path: Path) -> None:
+    install(tmp_path, "other", model_path)
+    environ = {"SVC_REGISTRY_ROOT": str(tmp_path / "registry")}
+    gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n").start(60)
+    with gateway.raw(timeout=60) as raw:
+        body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+        assert raw.request("POST", "/v1/chat/completions", body, key=gateway.key).status == 200
+    assert gateway.stop() == 0, gateway.log

@@ -44,6 +44,23 @@ def test_log_lines_on_stderr_are_all_json(tmp_path: Path, workers: int) -> None:
     assert all("time" in line for line in found)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_log_lines_in_text_have_no_json_line(tmp_path: Path, workers: int) -> None:
+    env = {"PROVIDER_A_API_KEY": "sk-a", "SVC_API_KEYS": ""}
+    config = f'[gateway]\nworkers = {workers}\n[telemetry]\nlog = "text"\nlevel = "info"\n'
+    gateway = Gateway(tmp_path, env=env, config=config).start()
+    try:
+        assert gateway.request("GET", "/v1/models").status == 401
+        gateway.logged("http_status=401")
+    finally:
+        assert gateway.stop() == 0
+    found = [line for line in gateway.log.splitlines() if not re.fullmatch(r"gateway +http://\S+", line)]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\S+Z (INFO|WARNING|ERROR) [a-z.]+ ", line) for line in found), found
+    assert " WARNING svc SVC_API_KEYS is not set" in found[0]
+    (access,) = [line for line in found if " INFO svc.access response " in line]
+    assert " endpoint=/v1/models " in access
+
+
 def test_log_lines_provider_failure_is_json_warning(tmp_path: Path) -> None:
     with FakeProvider(OpenAIWire(), key="sk-a") as fake:
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}

@@ -183,7 +183,9 @@ def test_models_add_path_links_file(tmp_path: Path) -> None:
     (tmp_path / "other.gguf").write_bytes(gguf())
     message = error(tmp_path, None, "other.gguf", "--name", "some-model")
     assert "some-model is already installed from file:" in message
-    assert "smollm2-135m is the name of a recipe" in error(tmp_path, None, "other.gguf", "--name", "smollm2-135m")
+    for name in ("smollm2-135m", "gpt-4o"):
+        message = error(tmp_path, None, "other.gguf", "--name", name)
+        assert f"{name} is the name of a recipe, or of a provider's model" in message
     assert "is not valid" in error(tmp_path, None, "other.gguf", "--name", "../x", status=2)
     (tmp_path / "cut.gguf").write_bytes(gguf()[:-1])
     assert "cut.gguf is not complete: it has" in error(tmp_path, None, "cut.gguf")

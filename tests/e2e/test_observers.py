@@ -19,7 +19,8 @@ import pytest
 from uvicorn.loops.auto import auto_loop_factory
 
 from svc import settings, telemetry
-from svc.app.gateway import create_server, gateway_services
+from svc.app.gateway import create_server
+from svc.app.services import gateway_services
 from svc.gateway.accounting.record import AttemptRecord, RequestRecord
 from svc.gateway.observability.access_log import AccessLogEntry
 from svc.gateway.observability.observer import RequestObserver, RequestStart

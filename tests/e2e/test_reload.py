@@ -11,7 +11,6 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,6 +65,38 @@ def test_reload_under_load_interrupts_no_request_or_stream(
     assert gateway.process.pid == pid
     assert gateway.process.poll() is None
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "100002"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_reload_included_files_and_key_file_under_load_fails_no_request(
+    start_gateway: StartGateway, provider_a: FakeProvider, tmp_path: Path, workers: int
+) -> None:
+    key_file, limits = tmp_path / "key", tmp_path / "limits.toml"
+    key_file.write_text(provider_a.key)
+    limits.write_text("[limits]\nrpm = 100000\n")
+    config = f'include = ["${{LIMITS}}"]\n[gateway]\nworkers = {workers}\n'
+    variables = {"LIMITS": str(limits), "PROVIDER_A_API_KEY": "", "PROVIDER_A_API_KEY_FILE": str(key_file)}
+    gateway = start_gateway(config=config, env=variables)
+    with Clients([gateway.port], KEY, 4, streams=0.5, keep=False) as clients:
+        for number in range(1, 3):
+            limits.write_text(f"[limits]\nrpm = {100000 + number}\n")
+            key_file.write_text(f"\n{provider_a.key}\r\n")
+            answered = len(clients.answers)
+            reload(gateway)
+            expected = f"{100000 + number}"
+            until(lambda: _rate_limits(gateway, workers) == {expected}, 60)  # noqa: B023 called at once
+            until(lambda: len(clients.answers) > answered + 20, 30)  # noqa: B023
+    assert set(clients.statuses()) == {200}
+    assert clients.lost == 0
+    limits.write_text("[limits]\nrpm = = 1\n")
+    gateway.process.send_signal(signal.SIGHUP)
+    until(lambda: f"{limits} is not valid TOML" in gateway.log, 30)
+    assert _rate_limits(gateway, workers) == {"100002"}
+
+
+def _rate_limits(gateway: Gateway, workers: int) -> set[str]:
+    """Return the limits that requests on several new connections are told."""
+    return {gateway.chat().headers["x-ratelimit-limit-requests"] for _ in range(4 * workers)}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -150,7 +181,7 @@ def test_reload_invalid_file_keeps_running_configuration(
     gateway = start_gateway(config=f"{head}[limits]\nrpm = 1000\n")
     write(gateway, broken)
     reload(gateway, "was not reloaded, the ")
-    assert reason in gateway.log
+    gateway.logged(reason, timeout=20)
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "1000"
 
 
@@ -162,7 +193,7 @@ def test_reload_missing_file_keeps_running_configuration(tmp_path: Path, workers
     try:
         (tmp_path / "svc.toml").unlink()
         reload(gateway, "was not reloaded, the ")
-        assert "svc.toml no longer exists" in gateway.log
+        gateway.logged("svc.toml no longer exists", timeout=20)
     finally:
         assert gateway.stop() == 0
 
@@ -203,12 +234,15 @@ def test_sighup_during_start_reloads_gateway(tmp_path: Path) -> None:
         assert gateway.stop() == 0
 
 
-def on_a_terminal(home: Path, prepare: Callable[[], None] = lambda: None) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the gateway on a pseudoterminal and return the process and the controlling side."""
+def on_a_terminal(home: Path, sighup: signal.Handlers = signal.SIG_DFL) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the gateway on a pseudoterminal and return the process and the controlling side.
+
+    `sighup` is how the program treats SIGHUP when it starts. The tests themselves may run under nohup.
+    """
     controller, terminal = pty.openpty()
 
     def take_terminal() -> None:
-        prepare()
+        signal.signal(signal.SIGHUP, sighup)
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(
@@ -254,7 +288,7 @@ def test_sighup_on_terminal_without_free_descriptor_keeps_gateway(tmp_path: Path
 
 
 def test_terminal_closed_under_nohup_keeps_gateway(tmp_path: Path) -> None:
-    process, terminal = on_a_terminal(tmp_path, lambda: (signal.signal(signal.SIGHUP, signal.SIG_IGN), None)[1])
+    process, terminal = on_a_terminal(tmp_path, signal.SIG_IGN)
     os.close(terminal)
     try:
         with pytest.raises(subprocess.TimeoutExpired):

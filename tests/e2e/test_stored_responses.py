@@ -176,6 +176,69 @@ def test_stored_response_of_native_provider_is_continued_there(storing: Gateway,
     assert (sent["previous_response_id"], sent["input"]) == (first["id"], "second")
 
 
+def continue_response(gateway: Gateway, response_id: str, **options: Any) -> tuple[int, str | None]:
+    body = {"model": GPT, "input": "x", "previous_response_id": response_id}
+    got = gateway.request("POST", "/v1/responses", body, **options)
+    return got.status, got.json.get("error", {}).get("code") if got.status != 200 else None
+
+
+def native(number: int) -> Any:
+    """Return the answer of a provider with ids of its own."""
+    body = responses_wire.response("eins", id=f"resp_{number}")
+    body["output"] = [{**body["output"][0], "id": f"msg_{number}"}]
+    return answer(200, body)
+
+
+def test_native_response_of_another_key_never_reaches_the_provider(storing: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(native(1), native(2), native(3))
+    create(storing, GPT)
+    other = "test-client-key-2"
+    assert continue_response(storing, "resp_1", key=other) == (404, "not_found")
+    for fields in ({}, {"conversation": "conv_1"}):
+        body = {"model": GPT, "input": [{"type": "item_reference", "id": "msg_1"}], **fields}
+        assert storing.request("POST", "/v1/responses", body, key=other).status == 404
+    assert len(provider_a.requests) == 1
+    assert continue_response(storing, "resp_1") == (200, None)
+    assert continue_response(storing, "resp_unknown", key=other) == (200, None)
+
+
+def test_native_response_deleted_is_not_continued_after_restart(storing: Gateway, provider_a: FakeProvider) -> None:
+    provider_a.plays(native(1), native(2), native(3), native(4))
+    create(storing, GPT)
+    create(storing, GPT, previous_response_id="resp_1")
+    create(storing, GPT, previous_response_id="resp_2")
+    assert storing.request("DELETE", "/v1/responses/resp_1").status == 200
+    for _ in range(2):
+        # The third continues the second, which continues the deleted one.
+        assert {continue_response(storing, f"resp_{number}") for number in (1, 2, 3)} == {(404, "not_found")}
+        storing.stop()
+        storing.start()
+    assert len(provider_a.requests) == 3
+
+
+def test_native_response_without_store_is_not_continued_by_another_key(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    gateway = start_gateway(env=TWO_KEYS)
+    provider_a.plays(native(1), native(2))
+    create(gateway, GPT)
+    assert continue_response(gateway, "resp_1", key="test-client-key-2") == (404, "not_found")
+    assert continue_response(gateway, "resp_1") == (200, None)
+    assert len(provider_a.requests) == 2
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA])
+def test_previous_response_and_conversation_exclude_each_other(
+    storing: Gateway, provider_a: FakeProvider, provider_c: FakeProvider, model: str
+) -> None:
+    body = {"model": model, "input": "x", "previous_response_id": "resp_1", "conversation": "conv_1"}
+    got = storing.request("POST", "/v1/responses", body)
+    assert (got.status, got.json["error"]["param"]) == (400, "previous_response_id")
+    assert "exclude each other" in got.json["error"]["message"]
+    assert not provider_a.requests
+    assert not provider_c.requests
+
+
 def test_stored_response_moves_between_native_and_translated_models(
     storing: Gateway, provider_a: FakeProvider, provider_c: FakeProvider
 ) -> None:

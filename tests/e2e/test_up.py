@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -83,6 +86,53 @@ def test_up_prints_working_addresses_and_key(up: tuple[Up, str]) -> None:
     path = one.home / "svc" / "api_key"
     assert path.read_text().strip() == key.group()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def open_login_link(url: str) -> str | None:
+    """Open a login link as a browser does. Return the cookie, or None if the link does not log in."""
+    address = urlsplit(url)
+    client = http.client.HTTPConnection(address.netloc, timeout=10)
+    client.request("GET", f"{address.path}?{address.query}")
+    response = client.getresponse()
+    cookie = response.getheader("set-cookie")
+    client.close()
+    assert response.status == 303
+    return cookie.partition(";")[0] if cookie else None
+
+
+def test_console_links_log_in_once_as_admin(up: tuple[Up, str]) -> None:
+    one, output = up
+    (printed,) = re.findall(r"^console +(\S+)", output, re.M)
+    created = run("console", home=one.home)
+    assert created.returncode == 0, created.stderr
+    assert (one.home / "svc" / "console_key").stat().st_mode & 0o777 == 0o600
+    for url in (printed, created.stdout.strip()):
+        cookie = open_login_link(url)
+        assert cookie is not None
+        request = urllib.request.Request(url.partition("/console/")[0] + "/v1/admin/keys", headers={"cookie": cookie})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert json.load(answer)["object"] == "list"
+        assert open_login_link(url) is None
+
+
+def test_console_command_without_gateway_says_what_to_do(tmp_path: Path) -> None:
+    result = run("console", home=tmp_path)
+    assert result.returncode == 2
+    assert "`svc up` is not running" in result.stderr
+
+
+def test_pull_command_of_a_bundle_works_on_another_machine(up: tuple[Up, str], tmp_path: Path) -> None:
+    one, output = up
+    (gateway,) = re.findall(r"^gateway +(\S+)/v1", output, re.M)
+    key = (one.home / "svc" / "api_key").read_text().strip()
+    request = urllib.request.Request(f"{gateway}/v1/admin/bundles", headers={"authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        smallest = min(json.load(answer)["data"], key=lambda bundle: int(bundle["size_bytes"]))
+    name, *arguments = shlex.split(smallest["pull_command"])
+    assert name == "svc"
+    pulled = run(*arguments, home=tmp_path)
+    assert pulled.returncode == 0, pulled.stderr
+    assert (tmp_path / "svc" / "registry" / smallest["key"] / "content" / "model_metadata.json").is_file()
 
 
 def test_up_prints_working_curl_command(up: tuple[Up, str]) -> None:

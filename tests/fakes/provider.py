@@ -72,9 +72,11 @@ class Recorded:
 
 
 class FakeProvider:
-    """One provider. `address` is `http://127.0.0.1:PORT`, or with TLS `https://localhost:PORT`."""
+    """One provider. `address` is `http://HOST:PORT`, or with TLS `https://localhost:PORT`."""
 
-    def __init__(self, wire: Wire, *, key: str = "sk-fake", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, wire: Wire, *, key: str = "sk-fake", tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.wire = wire
         self.key = key
         self.tls = tls
@@ -88,9 +90,9 @@ class FakeProvider:
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="fake provider", daemon=True)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener = socket.create_server((host, 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
-        self.address = f"https://localhost:{self.port}" if tls else f"http://127.0.0.1:{self.port}"
+        self.address = f"https://localhost:{self.port}" if tls else f"http://{host}:{self.port}"
         self._stop = asyncio.Event()
 
     def __enter__(self) -> Self:

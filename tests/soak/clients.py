@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import re
+import ssl
 import threading
 import time
 from collections import Counter
@@ -41,7 +42,11 @@ class Answer:
 
 
 class Clients:
-    """`keep` reuses connections. Otherwise each request opens a new one, and with it may reach any worker."""
+    """`keep` reuses connections. Otherwise each request opens a new one, and with it may reach any worker.
+
+    `hosts` has the address of each node, if they are not on loopback. A client then continues with the next node if
+    one refuses the connection, or has closed it before the response, as load balancers do.
+    """
 
     def __init__(
         self,
@@ -52,16 +57,23 @@ class Clients:
         streams: float = 0.0,
         keep: bool = True,
         pause: float = 0.0,
+        hosts: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
         **fields: Any,
     ) -> None:
         self.answers: list[Answer] = []
         self.lost = 0
         """Requests whose connection ended before the response was complete."""
+        self.failovers = 0
+        """Requests that no node has read, and that the next node got."""
+        self._fails_over = bool(hosts)
         self._ports = ports
+        self._hosts = hosts or ["127.0.0.1"] * len(ports)
         self._count = count
         self._streams = streams
         self._keep = keep
         self._pause = pause
+        self._tls = tls
         body = {"model": GPT, "messages": HI, **fields}
         path = "/v1/chat/completions"
         self._plain = request_bytes("POST", path, body, key=key)
@@ -94,10 +106,19 @@ class Clients:
             try:
                 async with asyncio.timeout(PATIENCE):
                     if reader is None or writer is None:
-                        reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[node])
+                        reader, writer = await asyncio.open_connection(
+                            self._hosts[node],
+                            self._ports[node],
+                            ssl=self._tls,
+                            server_hostname="localhost" if self._tls else None,
+                        )
                     last = await self._ask(reader, writer, node)
-            except (OSError, EOFError, TimeoutError):
-                self.lost += 1
+            except (OSError, EOFError, TimeoutError) as error:
+                if self._fails_over and (isinstance(error, ConnectionRefusedError) or _was_closed_idle(error)):
+                    self.failovers += 1
+                    node = (node + 1) % len(self._ports)
+                else:
+                    self.lost += 1
                 if writer is not None:
                     writer.close()
                 reader = writer = None
@@ -130,6 +151,11 @@ class Clients:
         kept = b"" if status in (200, 429) else body
         self.answers.append(Answer(sent, time.monotonic(), status, found[1].decode(), node, kept))
         return b"\r\nconnection: close\r\n" in head
+
+
+def _was_closed_idle(error: Exception) -> bool:
+    """Return whether the node closed the connection without a byte of the response."""
+    return isinstance(error, asyncio.IncompleteReadError) and not error.partial
 
 
 def certainly_within(answers: Sequence[Answer], seconds: float) -> int:

@@ -302,7 +302,7 @@ def test_speak_command_plays_with_installed_player(voices: Path, tmp_path: Path)
         (["Hi", "-o", "x.wav", "--model", "nobody"], 1, "nobody"),
         (["  ", "-o", "x.wav"], 2, "empty"),
         (["x" * 4097, "-o", "x.wav"], 2, "4,096"),
-        (["Hi", "-o", "missing/x.wav"], 1, "missing"),
+        (["Hi", "-o", "missing/x.wav"], 2, "missing"),
     ],
 )
 def test_speak_command_wrong_use_is_one_line(

@@ -25,7 +25,7 @@ from svc.wire.key import ApiKey
 REFERENCE = "key_0123456789abcdef"
 SIGNING_KEY = derive_signing_key(hash_secret("svc_sk_parent"))
 CLAIMS = EphemeralClaims("ek_1", 1000, 2000, ("chat",), ("gpt-4o-mini",), 3, 0.25, {"user": "7"})
-TOKEN = encode_token(REFERENCE, CLAIMS, SIGNING_KEY)
+TOKEN = encode_token(REFERENCE, SIGNING_KEY, CLAIMS)
 SUBPROTOCOL_CHARACTERS = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -74,7 +74,7 @@ def test_verify_token_arbitrary_text_returns_none(text: str, key: bytes) -> None
 
 
 def test_verify_token_parts_of_two_tokens_returns_none() -> None:
-    wider = encode_token(REFERENCE, msgspec.structs.replace(CLAIMS, rpm=0, models=None), SIGNING_KEY)
+    wider = encode_token(REFERENCE, SIGNING_KEY, msgspec.structs.replace(CLAIMS, rpm=0, models=None))
     head, claims, signature = TOKEN.split(".")
     assert verify_token(f"{head}.{wider.split('.')[1]}.{signature}", SIGNING_KEY) is None
     assert verify_token(f"{head}.{claims}.{wider.split('.')[2]}", SIGNING_KEY) is None
@@ -83,13 +83,13 @@ def test_verify_token_parts_of_two_tokens_returns_none() -> None:
 
 def test_verify_token_signed_claims_of_another_form_returns_none() -> None:
     for claims in ({}, [1, 2], ["ek_1", 1, 2, ["chat"], None, 0, None, {}, "more"], "x"):
-        token = encode_token(REFERENCE, claims, SIGNING_KEY)  # type: ignore[arg-type]
+        token = encode_token(REFERENCE, SIGNING_KEY, claims)  # type: ignore[arg-type]
         assert verify_token(token, SIGNING_KEY) is None
 
 
 def test_find_parent_reference_of_a_token_that_is_too_long_is_none() -> None:
     tags = {f"t{number}": "x" * 256 for number in range(16)}
-    token = encode_token(REFERENCE, msgspec.structs.replace(CLAIMS, tags=tags), SIGNING_KEY)
+    token = encode_token(REFERENCE, SIGNING_KEY, msgspec.structs.replace(CLAIMS, tags=tags))
     assert len(token) > MAX_TOKEN_CHARACTERS
     assert find_parent_reference(token) is None
 

@@ -132,3 +132,33 @@ def test_load_fast_paths_are_enabled_unless_disabled_by_environment(environ: dic
 def test_load_switch_neither_0_nor_1_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="SVC_FASTPATH must be 0 or 1, not 'off'"):
         settings.load({"SVC_FASTPATH": "off"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[gateway]\n\nport = "x"', ", line 3: Expected integer, got string in [gateway.port]."),
+        ("# [gateway]\n[gateway]\nhots = 1", ", line 3: unknown key `hots` in [gateway]."),
+        ("[nothing]\nx = 1", ", line 1: unknown key `nothing`."),
+        (
+            '[routing]\nretries = 1\nstrategy = "fastest"',
+            ", line 3: Invalid enum value 'fastest' in [routing.strategy]; "
+            "allowed: 'order', 'weighted', 'least_busy', 'cheapest'.",
+        ),
+        (
+            '[[providers]]\nname = "a"\nweight = 1\n[[providers]]\nname = "b"\nmodels = [{ id = "m", kind = "x" }]',
+            ", line 3: unknown key `weight` in [providers[0]].",
+        ),
+        (
+            '[[providers]]\nname = "a"\n[[providers]]\nname = "b"\nmodels = [{ id = "m", kind = "x" }]',
+            ", line 5: Invalid enum value 'x' in [providers[1].models[0].kind]; allowed: 'chat', ",
+        ),
+        ('[[providers]]\nname = "a"\n[providers.quirks]\nrejects = 5', ", line 4: Expected array, got integer"),
+    ],
+)
+def test_file_with_wrong_value_error_has_line_and_allowed_values(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "svc.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        settings.load({}, config=str(path))
+    assert caught.value.message.startswith(f"{path}{message}")

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from svc import telemetry
+from svc.telemetry import RotatedFile
 
 SCRIPT = """
 import logging, warnings
@@ -58,3 +64,75 @@ def test_log_every_line_is_json_with_level_time_logger_and_message(parts: tuple[
     for line in found:
         assert line["time"].endswith("Z")
         assert datetime.fromisoformat(line["time"]).tzinfo is not None
+
+
+TEXT_LINE = re.compile(r"[-0-9]{10}T[:0-9]{8}\.\d{3}Z [A-Z]+ [a-z.]+ .*")
+
+
+def text_lines(script: str, **variables: str) -> list[str]:
+    command = [sys.executable, "-c", "import logging\nfrom svc import telemetry\n" + script]
+    result = subprocess.run(command, capture_output=True, timeout=60, env={**os.environ, **variables})
+    assert (result.returncode, result.stdout) == (0, b""), result.stderr
+    found = result.stderr.decode().splitlines()
+    assert all(TEXT_LINE.fullmatch(line) for line in found), found
+    return [line.partition(" ")[2] for line in found]
+
+
+def test_log_text_has_one_line_for_each_record_whatever_its_text() -> None:
+    found = text_lines(
+        r"""
+telemetry.use_format("info", "text")
+telemetry.log_early("early \u2028 \ud800")
+writer = telemetry.configure("info", "text")
+log = logging.getLogger("svc.some")
+log.debug("not shown")
+log.info("two\nlines and an \x1b[2J é")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("failed")
+writer.write(b'{"time":"2027-01-31T10:00:00.123Z","http_status":200,"code":null,"key_name":"a \\"b","detail":[1]}\n')
+writer.close()
+"""
+    )
+    assert found[0] == r"WARNING svc early \u2028 \ud800"
+    assert found[1] == r"INFO svc.some two\nlines and an \u001b[2J é"
+    assert found[2].startswith('ERROR svc.some failed exception="Traceback')
+    assert found[2].endswith('ZeroDivisionError: division by zero"')
+    assert found[3] == r'INFO svc.access response http_status=200 key_name="a \"b" detail=[1]'
+
+
+def test_log_child_process_has_level_and_format_of_its_parent() -> None:
+    telemetry.use_format("info", "text")
+    try:
+        variables = telemetry.child_environment()
+    finally:
+        telemetry.use_format("warning", "json")
+    script = 'telemetry.configure_child()\nlogging.getLogger("svc.child").info("shown")'
+    assert text_lines(script, **variables) == ["INFO svc.child shown"]
+
+
+def test_rotated_file_directory_missing_for_a_while_recovers(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    file = RotatedFile(folder / "a.log")
+    file.write(b"1\n")
+    folder.rename(tmp_path / "old")
+    for _ in range(2):
+        with pytest.raises(OSError, match="No such file"):
+            file.write(b"lost\n")
+    folder.mkdir()
+    file.write(b"2\n")
+    file.close()
+    assert (folder / "a.log").read_bytes() == b"2\n"
+    assert (tmp_path / "old" / "a.log").read_bytes() == b"1\n"
+
+
+def test_rotated_file_truncated_continues_at_start(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    file = RotatedFile(path)
+    file.write(b"1\n")
+    path.write_bytes(b"")  # as logrotate does with `copytruncate`
+    file.write(b"2\n")
+    file.close()
+    assert path.read_bytes() == b"2\n"

@@ -16,6 +16,7 @@ import msgspec
 
 from svc.errors import SvcError, UsageError
 from svc.gateway.cache.response_cache import cache_needs_restart, reconfigure_cache
+from svc.gateway.net.server_tls import ServerContext, ServerTls, load_server_context
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.provider_warnings import provider_warnings
@@ -25,10 +26,12 @@ from svc.settings import Settings
 
 log = logging.getLogger("svc.reload")
 
-SUPERVISOR_RESTART_SETTINGS = {"gateway": ("host", "port", "workers")}
+SUPERVISOR_RESTART_SETTINGS = {"gateway": ("host", "port", "workers", "role")}
 """Settings, by table, that a supervisor with several workers reads at its start only."""
 RESTART_SETTINGS = {
-    "gateway": (*SUPERVISOR_RESTART_SETTINGS["gateway"], "drain_timeout"),
+    "gateway": (*SUPERVISOR_RESTART_SETTINGS["gateway"], "drain_timeout", "trusted_proxies"),
+    "console": ("enabled",),
+    "telemetry": ("level", "log", "access_log_file", "content"),
     "local": ("enabled",),
     "speech": ("workers", "max_sessions", "default_voice", "max_syntheses"),
 }
@@ -41,17 +44,28 @@ class _LoadedConfig:
     providers: list[Provider]
     backends: list[Backend]
     tls: ssl.SSLContext | None
+    """For connections to providers."""
+    server_tls: ServerContext | None
+    """For connections of clients."""
 
 
 class ConfigReloader:
-    """Reloads the configuration. `load_settings` reads it, and `apply_settings` gets it after the gateway's parts."""
+    """Reloads the configuration. `load_settings` reads it, and `apply_settings` gets it after the gateway's parts.
+
+    `server_tls` gets the new certificate.
+    """
 
     def __init__(
-        self, context: GatewayContext, load_settings: Callable[[], Settings], apply_settings: Callable[[Settings], None]
+        self,
+        context: GatewayContext,
+        load_settings: Callable[[], Settings],
+        apply_settings: Callable[[Settings], None],
+        server_tls: ServerTls | None = None,
     ) -> None:
         self._context = context
         self._load_settings = load_settings
         self._apply_settings = apply_settings
+        self._server_tls = server_tls
         self._task: asyncio.Task[None] | None = None
         self._requested = False
         self._closed = False
@@ -92,6 +106,9 @@ class ConfigReloader:
             providers,
             backends,
             default_ssl_context() if any(backend.origin.tls for backend in backends) else None,
+            load_server_context(settings.gateway.tls_cert, settings.gateway.tls_key)
+            if settings.gateway.tls_cert and settings.gateway.tls_key
+            else None,
         )
 
     def _try_apply(self, loaded: _LoadedConfig) -> None:
@@ -107,6 +124,10 @@ class ConfigReloader:
         if cache_needs_restart(running.settings, settings):
             unchanged.append("[cache] enabled")
             settings = msgspec.structs.replace(settings, cache=running.settings.cache)
+        if (self._server_tls is None) != (loaded.server_tls is None):
+            unchanged.append("[gateway] tls_cert")
+        elif self._server_tls is not None and loaded.server_tls is not None:
+            self._server_tls.replace(loaded.server_tls)
         self._context.configure(
             settings,
             reconfigure_cache(running.cache, running.settings, settings),

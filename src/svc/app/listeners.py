@@ -28,7 +28,8 @@ def listen(host: str, port: int, *, port_option: str = "--port") -> socket.socke
     return listener
 
 
-def listener_url(listener: socket.socket) -> str:
-    """Return `http://host:port` of a bound socket."""
+def listener_url(listener: socket.socket, *, uses_tls: bool = False) -> str:
+    """Return `http://host:port` of a bound socket, or `https://host:port`."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if uses_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

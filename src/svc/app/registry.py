@@ -16,7 +16,9 @@ from uvicorn.loops.auto import auto_loop_factory
 from svc import plugins, telemetry
 from svc.allowed_hosts import AllowedHosts
 from svc.app import descriptors, listeners
+from svc.app.log_files import reopen_on_signal
 from svc.app.stop_signals import StopSignals
+from svc.app.traces import run_registry_traces
 from svc.errors import CommandFailed
 from svc.keys.cache import KEY_QUERY_TIMEOUT_SECONDS, IssuedKeyCache
 from svc.registry.server import RegistryServer, open_server
@@ -45,18 +47,29 @@ def serve_registry(
     upstream: str | None = None,
 ) -> None:
     """Run the bundle registry on a bound socket until SIGINT or SIGTERM."""
-    writer = telemetry.configure()
+    writer = telemetry.configure(settings.telemetry.level, settings.telemetry.log)
     descriptors.raise_open_file_limit()
     try:
         environ = dict(settings.environ) | (
             {"SVC_BLOB_URL": ""} if root else {}
         )  # an explicit root overrides the bucket
         store_context = open_store(root or settings.registry_root, environ, proxy=proxy)
-        with StopSignals() as stop, store_context as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        with (
+            reopen_on_signal(),
+            StopSignals() as stop,
+            store_context as store,
+            asyncio.Runner(loop_factory=auto_loop_factory()) as runner,
+        ):
             pull_through = _create_pull_through(upstream, store, settings) if upstream else None
             hosts = _allowed_hosts(settings, listener)
             create_service = functools.partial(
-                RegistryService, store, private=private, accel_prefix=accel, upstream=pull_through, hosts=hosts
+                RegistryService,
+                store,
+                private=private,
+                accel_prefix=accel,
+                upstream=pull_through,
+                hosts=hosts,
+                cors_origins=settings.gateway.cors_origins,
             )
             runner.run(stop.run(_serve(settings, create_service, listener, on_ready, stop)))
     finally:
@@ -104,8 +117,16 @@ class RegistryThread:
     async def _serve_until_stopped(self, store: BundleStore) -> None:
         async with (
             _registry_keyring(self._settings) as keyring,
+            run_registry_traces(self._settings.environ) as tracer,
             open_server(
-                RegistryService(store, keyring, hosts=_allowed_hosts(self._settings, self._listener)), self._started.set
+                RegistryService(
+                    store,
+                    keyring,
+                    hosts=_allowed_hosts(self._settings, self._listener),
+                    cors_origins=self._settings.gateway.cors_origins,
+                    tracer=tracer,
+                ),
+                self._started.set,
             ) as self._server,
         ):
             await self._server.serve([self._listener])
@@ -137,14 +158,17 @@ def _create_pull_through(url: str, store: BundleStore, settings: Settings) -> Up
 
 async def _serve(
     settings: Settings,
-    create_service: Callable[[Keyring], RegistryService],
+    create_service: Callable[..., RegistryService],
     listener: socket.socket,
     on_ready: Callable[[str], None],
     stop: StopSignals,
 ) -> None:
     async with (
         _registry_keyring(settings) as keyring,
-        open_server(create_service(keyring), lambda: on_ready(listeners.listener_url(listener))) as server,
+        run_registry_traces(settings.environ) as tracer,
+        open_server(
+            create_service(keyring, tracer=tracer), lambda: on_ready(listeners.listener_url(listener))
+        ) as server,
     ):
         stop.set_callback(server.stop)
         await server.serve([listener])

@@ -63,7 +63,7 @@ class StopSignals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         is_first, self.is_stop_requested = not self.is_stop_requested, True
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.is_closed():  # closed: the process is ending already
             self._loop.call_soon_threadsafe(self._stop, number, is_first)
 
     def _stop(self, number: int, is_first: bool) -> None:

@@ -5,6 +5,7 @@ supervisor ── holds one listening socket per worker (SO_REUSEPORT) for its w
            serves
   exit     a new worker takes over the socket, and the connections in its accept queue
   SIGHUP   check the configuration, then for each worker: start a new one, and when it is ready, send SIGTERM to the old
+  SIGUSR1  forwarded to the workers that serve, which reopen their log files
   SIGTERM, SIGINT   forwarded to all workers, which finish in-flight requests
 """
 
@@ -42,7 +43,7 @@ COUNTERS_FILE_PREFIX = "counters-"
 InitCounters = Callable[[SharedCounters], None]
 CheckConfig = Callable[[], Sequence[str]]
 """Read the new configuration and return warnings about it. Raises SvcError if it is invalid."""
-SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
 
 
 class WorkerAssignment:
@@ -85,10 +86,25 @@ class _WorkerProcess:
         self.ready_pipe = ready_pipe
         self.started_at = time.monotonic()
         self.is_stopping = False
+        self._was_ready = False
 
     def is_ready(self) -> bool:
         """Return whether the pipe is readable. It is also readable, at its end, if the worker has exited."""
-        return self.ready_pipe.recv(1) == b"r"
+        self._was_ready = self.ready_pipe.recv(1) == b"r"
+        return self._was_ready
+
+    def reopen_logs(self) -> None:
+        """Send SIGUSR1, unless the worker is starting: the signal would end it, and it opens its files anyway."""
+        if self._was_ready or self._has_reported():
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGUSR1)
+
+    def _has_reported(self) -> bool:
+        """Return whether the worker serves, although nobody has waited for it."""
+        try:
+            return self.ready_pipe.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"r"
+        except OSError:  # nothing to read yet
+            return False
 
     def terminate(self) -> None:
         self.is_stopping = True
@@ -155,6 +171,10 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            for worker in self._workers:
+                worker.reopen_logs()
+            return
         is_hung_up = number == signal.SIGHUP and self._terminal.is_hung_up()
         self._pending_signals.add(signal.SIGTERM if is_hung_up else number)
         with contextlib.suppress(OSError):

@@ -14,6 +14,8 @@ from svc.settings import ModelSettings, ProviderSettings, Settings
 from svc.speech.synthesis.catalog import InstalledVoice, VoiceCatalog, open_catalog
 from svc.speech.synthesis.process import VoiceProcess
 from svc.wire.chat import UpstreamOverrides
+from svc.wire.key import ApiKey
+from svc.wire.speech_catalog import VoiceEntry
 from svc.wire.synthesis import MAX_SPEECH_INPUT_CHARS
 
 log = logging.getLogger("svc.speech")
@@ -25,24 +27,24 @@ _IGNORED_FIELDS = ("instructions",)
 
 
 @asynccontextmanager
-async def run_voices(settings: Settings, context: GatewayContext) -> AsyncIterator[None]:
+async def run_voices(settings: Settings, context: GatewayContext) -> AsyncIterator[OfferedVoices]:
     """Offer the installed voices until the context ends. Their process starts with the first request."""
     root = settings.registry_root
     process = VoiceProcess(root, settings.speech.max_syntheses)
-    voices = _OfferedVoices(context, open_catalog(root), process)
+    voices = OfferedVoices(context, open_catalog(root), process)
     await voices.refresh()
     default_voice = settings.speech.default_voice
     process.start(preload=default_voice if default_voice in voices.names else "")
     refresh_task = asyncio.create_task(voices.keep_current(), name="voice list")
     try:
-        yield
+        yield voices
     finally:
         refresh_task.cancel()
         await asyncio.gather(refresh_task, return_exceptions=True)
         await process.stop()
 
 
-class _OfferedVoices:
+class OfferedVoices:
     """The voices that the router knows."""
 
     def __init__(self, context: GatewayContext, catalog: VoiceCatalog, process: VoiceProcess) -> None:
@@ -53,6 +55,26 @@ class _OfferedVoices:
     def names(self) -> set[str]:
         """The names of the voices."""
         return {voice.name for voice in self._offered}
+
+    def list_entries(self, key: ApiKey) -> list[VoiceEntry]:
+        """Return the models that speak and that the key may use, also those of other providers."""
+        installed = {voice.name: voice for voice in self._offered}
+        default_voice = self._context.config.current.settings.speech.default_voice
+        entries = []
+        for name, backend in self._context.router.offered_models(key).items():
+            if backend.kind != "speech":
+                continue
+            voice = installed.get(backend.model_id) if backend.provider_name == EMBEDDED_PROVIDER else None
+            entries.append(
+                VoiceEntry(
+                    model=name,
+                    provider=backend.provider_name,
+                    quality=None if voice is None else "natural" if voice.is_natural else "fast",
+                    languages=[] if voice is None else list(voice.languages),
+                    is_default=name == default_voice,
+                )
+            )
+        return entries
 
     async def keep_current(self) -> None:
         """Refresh the list periodically."""

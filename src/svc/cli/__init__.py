@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import os
 import re
 import signal
@@ -65,8 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 is success, 1 a failure, 2 wrong usage, 130 an interrupt (Ctrl-C), 143 SIGTERM.
     """
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _is_reloadable(sys.argv[1:] if argv is None else argv):
-        signal.signal(signal.SIGHUP, _ignore_hangup)
+    arguments = sys.argv[1:] if argv is None else argv
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _is_reloadable(arguments):
+        signal.signal(signal.SIGHUP, _ignore_signal)
+    if _is_reloadable(arguments) or list(arguments[:2]) == ["registry", "serve"]:
+        signal.signal(signal.SIGUSR1, _ignore_signal)  # it reopens log files once the server runs
     sys.unraisablehook = partial(_handle_unraisable, sys.unraisablehook)
     with warnings.catch_warnings():
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
@@ -95,16 +99,24 @@ def _run_command(argv: list[str]) -> int:
         print(_format_overview())
         return 0 if argv else 2
     if argv[0] in ("-V", "--version"):
-        print(f"svc {svc.__version__}")
-        return 0
+        return _print_version(argv[1:])
     verb, module = argv[0], _load_command(argv[0])
-    parser = _create_parser(f"svc {verb}", module.__doc__ or "")
+    parser = create_parser(f"svc {verb}", module.__doc__ or "")
     module.add_arguments(parser)
     arguments = parser.parse_args(argv[1:])
     signal.signal(signal.SIGTERM, _on_sigterm)  # not earlier: an import may swallow an exception
     status: int = module.run(arguments)
     sys.stdout.flush()
     return status
+
+
+def _print_version(options: Sequence[str]) -> int:
+    """Print version and build facts, with `--json` as an object. Raises UsageError for other options."""
+    if unknown := [option for option in options if option != "--json"]:
+        raise UsageError(f"svc --version has no option {unknown[0][:64]!r}, only --json.")
+    version = importlib.import_module("svc.cli._version")
+    version.print_version(as_json=bool(options))
+    return 0
 
 
 def _load_command(verb: str) -> ModuleType:
@@ -115,7 +127,7 @@ def _load_command(verb: str) -> ModuleType:
     return module
 
 
-def _create_parser(prog: str, doc: str) -> CommandParser:
+def create_parser(prog: str, doc: str) -> CommandParser:
     """Create a parser. The docstring from `Examples` on becomes the epilog, unchanged."""
     text, _, examples = doc.partition("\nExamples")
     epilog = f"Examples{examples}" if examples else None
@@ -163,8 +175,8 @@ def _is_reloadable(argv: Sequence[str]) -> bool:
     return bool(argv) and argv[0] in RELOADABLE_COMMANDS
 
 
-def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
-    """Ignore SIGHUP until the configuration is read. Unlike SIG_IGN, a handler does not look like nohup."""
+def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
+    """Ignore SIGHUP or SIGUSR1 until the server handles it. Unlike SIG_IGN, a handler does not look like nohup."""
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

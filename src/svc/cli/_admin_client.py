@@ -23,6 +23,9 @@ from svc.client.http_session import HttpSession, SessionTimeouts
 from svc.client.transport import run_sync
 from svc.errors import CommandFailed, GatewayFailed, InvalidRequest, NotFound, UsageError
 from svc.gateway.accounting.ingest import ingest_orphans
+from svc.gateway.observability.explanation import RequestExplanation
+from svc.gateway.observability.explanation_facts import read_entry_explanation, read_refused_explanation
+from svc.gateway.observability.refusals import REFUSALS_FOLDER, find_refused
 from svc.keys import lifecycle
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
 from svc.keys.limit_usage import KeyLimitUsage
@@ -59,6 +62,9 @@ class AdminClient(Protocol):
 
     def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
         """Query the ledger. `parameters` are those of the API: `by`, `since` and so on."""
+
+    def explain_request(self, id: str) -> RequestExplanation | None:
+        """Return why a request ended as it did, or None if it is not known."""
 
 
 def add_gateway_option(parser: argparse.ArgumentParser) -> None:
@@ -154,6 +160,15 @@ class DatabaseAdminClient:
         ingest_orphans(base.home() / "journal", self._database)
         return usage_query.execute(self._database)
 
+    def explain_request(self, id: str) -> RequestExplanation | None:
+        ingest_orphans(base.home() / "journal", self._database)
+        entry = self._database.get_entry(id)
+        if entry is not None:
+            return read_entry_explanation(self._database, entry)
+        folder = base.home() / REFUSALS_FOLDER
+        refused = find_refused(folder, id)
+        return None if refused is None else read_refused_explanation(self._database, folder, refused)
+
 
 class _KeyPage(msgspec.Struct):
     data: list[ShownKey]
@@ -210,6 +225,12 @@ class HttpAdminClient:
 
     def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
         return self._request(_UsageResponse, "GET", f"/admin/usage?{urlencode(parameters)}").data
+
+    def explain_request(self, id: str) -> RequestExplanation | None:
+        try:
+            return self._request(RequestExplanation, "GET", f"/requests/{_quote_path_segment(id)}/explanation")
+        except NotFound:
+            return None
 
     def _request(self, response_type: type[T], method: str, path: str, body: msgspec.Struct | None = None) -> T:
         request_body = b"" if body is None else msgspec.json.encode(body)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from svc import settings
 from svc.cli import base
 from svc.errors import SvcError
-from svc.gateway.accounting.cost import load_builtin_prices
+from svc.gateway.accounting.cost import find_configured_price, load_builtin_prices
 from svc.gateway.accounting.cost_formula import add_cost_formula
 from svc.gateway.accounting.price import Price
 from svc.gateway.accounting.price_list import load_cached_prices
@@ -69,8 +69,8 @@ def _load_configured_prices() -> dict[tuple[str, str], Price]:
     except SvcError:  # `svc doctor` explains it
         return {}
     return {
-        (provider.name, model.id): Price(model.input_price or 0.0, model.output_price or 0.0)
+        (provider.name, model.id): price
         for provider in providers
         for model in provider.models or ()
-        if model.input_price is not None or model.output_price is not None
+        if (price := find_configured_price(model)) is not None
     }

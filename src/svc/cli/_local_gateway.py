@@ -1,6 +1,7 @@
 """Files in the state folder with which `svc up` publishes its key and address to other commands.
 
 $SVC_HOME/api_key        created once, mode 0600
+$SVC_HOME/console_key    the key behind the console's login link, created once, mode 0600
 $SVC_HOME/up.lock        flock of the running `svc up`, which the kernel releases at process exit
 $SVC_HOME/gateway.lock   flock of `svc gateway`, of which several may run
 $SVC_HOME/gateway.json   {"url", "pid"} of the running `svc up`, ignored if no process has that pid
@@ -19,7 +20,7 @@ from svc.client.discovery import find_gateway as find_gateway
 from svc.client.discovery import read_gateway_record
 from svc.client.discovery import read_local_api_key as read_local_api_key
 from svc.errors import UsageError
-from svc.security import generate_secret
+from svc.security import ISSUED_KEY_PREFIX, generate_secret
 from svc.stores.state_dir import prepare_state_dir
 
 DEFAULT_REGISTRY_PORT = 8080
@@ -63,9 +64,28 @@ def hold_gateway_lock(home: Path) -> Iterator[bool]:
 def ensure_api_key(home: Path) -> str:
     """Return this machine's API key, and create it if it is missing. Raises UsageError for an invalid file."""
     path = home / "api_key"
+    _create_key_file(home, path)
+    key = read_local_api_key(home)
+    if key is None:
+        raise UsageError(f"{path} does not contain an API key. Remove the file, and svc up creates a new one.")
+    return key
+
+
+def ensure_console_key(home: Path) -> str:
+    """Return the key behind the console's login link, and create it if it is missing. Raises UsageError."""
+    path = home / "console_key"
+    _create_key_file(home, path)
+    key = path.read_text(encoding="ascii", errors="replace").strip()
+    if not key.startswith(ISSUED_KEY_PREFIX):
+        raise UsageError(f"{path} does not contain a key. Remove the file, and svc up creates a new one.")
+    return key
+
+
+def _create_key_file(home: Path, path: Path) -> None:
+    """Create a file with a new key, unless it exists."""
     prepare_state_dir(home)
     if not path.exists():
-        temporary = home / f"api_key.{os.getpid()}"
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
         temporary.unlink(missing_ok=True)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(generate_secret() + "\n")
@@ -73,10 +93,6 @@ def ensure_api_key(home: Path) -> str:
             os.link(temporary, path)  # atomic, and never overwrites an existing file
         temporary.unlink()
     path.chmod(0o600)
-    key = read_local_api_key(home)
-    if key is None:
-        raise UsageError(f"{path} does not contain an API key. Remove the file, and svc up creates a new one.")
-    return key
 
 
 def write_gateway_record(home: Path, url: str) -> None:

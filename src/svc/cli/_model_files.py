@@ -10,10 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from svc import settings
 from svc.cli import base
 from svc.client.discovery import find_gateway, read_local_api_key
 from svc.distribution import install_command
 from svc.errors import CommandFailed
+from svc.gateway.routing.providers import LOCAL_PROVIDER, models_by_provider
 from svc.recipes.recipe import list_recipes
 from svc.stores.local_models import AddedModel, LocalModel
 from svc.stores.model_files.install import ModelFiles, describe_size, install_model_files, local_file
@@ -39,7 +41,7 @@ def add(reference: str, name: str | None, *, as_json: bool) -> int:
         files = ollama_files(reference.removeprefix("ollama:"), os.environ)
     else:
         files = local_file(reference)
-    reserved_names = list_recipes(base.home() / "recipes")
+    reserved_names = [*list_recipes(base.home() / "recipes"), *_provider_names()]
     check_speech = importlib.import_module("svc.speech.model").detect_model if files.is_speech else None
     model, is_new = install_model_files(
         files, base.home(), name, reserved_names=reserved_names, check_speech=check_speech or (lambda _: None)
@@ -53,6 +55,13 @@ def add(reference: str, name: str | None, *, as_json: bool) -> int:
     details = [model.task, describe_size(model.size_bytes), f"licence {model.licence or 'unknown: see its page'}"]
     print(f"{model.name} {'added' if is_new else 'is already there'} ({', '.join(details)}): {model.folder}")
     return 0
+
+
+def _provider_names() -> set[str]:
+    """Return the models and aliases of providers: a model of this machine with such a name would be ambiguous."""
+    loaded = settings.load(os.environ)
+    names = {name for models in (models_by_provider(loaded) | {LOCAL_PROVIDER: ()}).values() for name in models}
+    return names | loaded.models_by_alias.keys()
 
 
 def _download(reference: str) -> tuple[ModelFiles, str | None, tuple[str, ...]]:

@@ -60,6 +60,7 @@ COMPLETION_BY_ARGUMENT: dict[tuple[str, str], Any] = {
     ("chat", "model"): _values_of("models"),
     ("transcribe", "model"): _values_of("recipes"),
     ("transcribe", "file"): shtab.glob("*.wav"),
+    ("config", "config"): shtab.glob("*.toml"),
     ("doctor", "config"): shtab.glob("*.toml"),
     ("gateway", "config"): shtab.glob("*.toml"),
     ("up", "config"): shtab.glob("*.toml"),

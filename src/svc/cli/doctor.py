@@ -17,7 +17,7 @@ import re
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,7 @@ from svc.gateway.routing.providers import (
     build_providers,
     key_variables,
     missing_keys,
+    models_without_key,
 )
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.recipes import make, recipe
@@ -131,6 +132,7 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
     if not providers:
         yield _check_no_providers(config)
     yield from _check_shadowed_models(providers, config.routing)
+    yield from _check_aliases(config, providers)
     try:
         tls = default_ssl_context()
     except UsageError as error:
@@ -140,6 +142,16 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
         for number, account in enumerate(provider.accounts or (provider,), 1):
             check_name = f"provider {name}" if number == 1 else f"provider {name}, account {number}"
             yield _check_provider(check_name, account, tls, _key_variables_of(name, config))
+
+
+def _check_aliases(config: Settings, providers: Mapping[str, Provider]) -> Iterator[CheckResult]:
+    """Report each alias with its model, and why the model is not available."""
+    reasons = models_without_key(config, providers.values())
+    offered = {model.id for provider in providers.values() for model in provider.models}
+    for alias in config.aliases:
+        reason = None if alias.model in offered else reasons.get(alias.model)
+        detail = alias.model if reason is None else f"{alias.model} is not available: {reason}"
+        yield CheckResult(f"alias {alias.name}", "ok" if reason is None else "off", detail)
 
 
 def _check_no_providers(config: Settings) -> CheckResult:

@@ -13,6 +13,7 @@ import argparse
 import functools
 import os
 import socket
+from typing import get_args
 
 from svc import settings, telemetry
 from svc.app import gateway, supervisor
@@ -22,6 +23,7 @@ from svc.app.config_reload import (
     reload_settings,
     restart_required_warning,
 )
+from svc.app.counters_slot import SharedCountersSlot
 from svc.app.listeners import listen, listener_url
 from svc.app.reload_signal import ReloadSignal
 from svc.app.stop_signals import restore_default_sigterm
@@ -30,7 +32,7 @@ from svc.gateway.accounting.ingest import ingest_orphans, wait_for_journal_write
 from svc.gateway.limits import warm_start
 from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import build_providers
-from svc.settings import Settings
+from svc.settings import GatewayRole, Settings
 from svc.stores.database.base import LedgerEntry, StoreUnavailable
 from svc.stores.database.factory import open_state_database
 
@@ -47,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default $PORT or 3000; 0 selects a free port)")
     parser.add_argument("--workers", type=int, help="processes that share the port (default 1)")
+    parser.add_argument(
+        "--role",
+        choices=get_args(GatewayRole),
+        help="routes to serve: data (model endpoints, speech), admin (console, admin API, usage) or all (default)",
+    )
     parser.add_argument("--seat", help=argparse.SUPPRESS)  # set by the supervisor for its workers
     parser.add_argument("--config", help="configuration file (default ./svc.toml, else $SVC_HOME/svc.toml)")
 
@@ -54,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal stops the process."""
     restore_default_sigterm()
-    overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers}}
+    overrides = {"gateway": {"host": args.host, "port": args.port, "workers": args.workers, "role": args.role}}
     with ReloadSignal() as hangup:
         worker_slot = supervisor.WorkerAssignment(args.seat) if args.seat is not None else None
         if worker_slot is not None:  # the check of `Host` needs the supervisor's address
@@ -64,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             return _run(args, gateway.ConfigReload(hangup, load))
         config = load()
         worker_slot.watch_supervisor()  # before serving: a worker without a supervisor exits
-        shared = gateway.SharedCountersSlot(worker_slot.counters_path, worker_slot.slot_index, worker_slot.slot_count)
+        shared = SharedCountersSlot(worker_slot.counters_path, worker_slot.slot_index, worker_slot.slot_count)
         gateway.serve_gateway(
             config,
             worker_slot.listener,
@@ -77,9 +84,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
     config = reload.load_settings()
+    telemetry.use_format(config.telemetry.level, config.telemetry.log)
     if not config.api_keys:
         telemetry.log_early("SVC_API_KEYS is not set: only keys from `svc keys create` are accepted.")
     warnings = provider_warnings(config, build_providers(config))  # report configuration errors first
+    gateway.open_server_tls(config)
     with _local_gateway.hold_gateway_lock(config.home) as is_only_gateway:
         if not is_only_gateway and not config.environ.get("SVC_REDIS_URL"):
             telemetry.log_early(f"Another gateway uses {config.home}. {_SEPARATE_LIMITS_NOTE}")
@@ -90,7 +99,7 @@ def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
             return _supervise(config, args, recent_entries, reload, warnings)
         listener = listen(config.gateway.host, config.gateway.port)
         _print_warnings(warnings)
-        on_ready = functools.partial(_print_address, listener)
+        on_ready = functools.partial(_print_addresses, config, listener)
         gateway.serve_gateway(config, listener, lambda _: on_ready(), reload=reload)
     return 0
 
@@ -114,8 +123,11 @@ def _print_warnings(messages: list[str]) -> None:
         telemetry.log_early(message)
 
 
-def _print_address(listener: socket.socket) -> None:
-    print(f"gateway  {listener_url(listener)}/v1", flush=True)
+def _print_addresses(config: Settings, listener: socket.socket) -> None:
+    url = listener_url(listener, uses_tls=config.gateway.tls_cert is not None)
+    print(f"{'admin  ' if config.gateway.role == 'admin' else 'gateway'}  {url}/v1", flush=True)
+    if config.console.enabled and config.gateway.role != "data":
+        print(f"console  {url}/console/", flush=True)
 
 
 def _supervise(
@@ -128,9 +140,10 @@ def _supervise(
     listeners = supervisor.listen_reuseport(config.gateway.host, config.gateway.port, config.gateway.workers)
     _print_warnings(warnings)
     options = [f"--config={args.config}"] if args.config is not None else []
+    options.append(f"--role={config.gateway.role}")
     supervisor.remove_stale_counters(config.home / "run")
     counters = config.home / "run" / f"{supervisor.COUNTERS_FILE_PREFIX}{os.getpid()}"
-    log_writer = telemetry.configure()
+    log_writer = telemetry.configure(config.telemetry.level, config.telemetry.log)
     try:
         running = supervisor.Supervisor(
             supervisor.worker_command(options),
@@ -140,7 +153,7 @@ def _supervise(
             lambda shared: warm_start.count_recent_entries(shared, recent_entries),
             functools.partial(_check_new_config, reload, config),
         )
-        return running.run(functools.partial(_print_address, listeners[0]))
+        return running.run(functools.partial(_print_addresses, config, listeners[0]))
     finally:
         log_writer.close()
 
@@ -149,5 +162,6 @@ def _check_new_config(reload: gateway.ConfigReload, running: Settings) -> list[s
     """Return the warnings about the configuration that new workers would read. Raises UsageError."""
     changed = reload_settings(reload.load_settings, running)
     warnings = provider_warnings(changed, build_providers(changed))
+    gateway.open_server_tls(changed)
     fixed_names = changed_settings(running, changed, SUPERVISOR_RESTART_SETTINGS)
     return ([restart_required_warning(fixed_names)] if fixed_names else []) + warnings

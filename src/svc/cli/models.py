@@ -89,13 +89,26 @@ def _remove(name: str) -> int:
     if remove_model_files(name, base.home()):
         print(f"{name} removed. Its files stay where they are.")
         return 0
-    recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
+    own_recipes, root = base.home() / "recipes", base.registry_root()
+    if name not in list_recipes(own_recipes):
+        raise _not_installed(name)
+    recipe = load_recipe(name, own_recipes)
     content = make.content_folder(recipe, root)
     removed_bundle = install.remove_installed("/".join(content.relative_to(root).parts[:3]), root)
     if not (make.remove_model(recipe, root) or removed_bundle):
-        raise CommandFailed(f"{name} is not installed. See: svc models ls")
+        raise _not_installed(name)
     print(f"{name} removed")
     return 0
+
+
+def _not_installed(name: str) -> CommandFailed:
+    """Return the error for a model that cannot be removed, with those that can."""
+    own_recipes, root, home = base.home() / "recipes", base.registry_root(), base.home()
+    recipe_names = [each for each in list_recipes(own_recipes) if make.is_made(load_recipe(each, own_recipes), root)]
+    added = [model.name for model in find_added_models(home)]
+    bundles = find_local_models(settings.Settings(home=home, environ=os.environ))
+    names = ", ".join(sorted({*recipe_names, *added, *bundles})) or "none"
+    return CommandFailed(f"{name[:64]!r} is not installed. Installed: {names}. See: svc models ls")
 
 
 def _check_unused(name: str) -> None:

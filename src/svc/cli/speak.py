@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     text = _read_text(args.text)
     player = None if args.output else _find_player()
     response_format = _choose_format(args.output)
+    _check_folder(args.output)
     with _open_source(args, text, response_format) as source, ProgressBar() as progress:
         chunks = _report_progress(source.chunks, progress)
         if player:
@@ -126,6 +127,19 @@ def _choose_format(output: str | None) -> str:
     if suffix not in SUFFIX_FORMATS:
         raise UsageError(f"-o {output}: the suffix must be one of {', '.join(SUFFIX_FORMATS)}.")
     return SUFFIX_FORMATS[suffix]
+
+
+def _check_folder(output: str | None) -> None:
+    """Raise UsageError if the file could not be written: the speech is paid for before that would show."""
+    if output in (None, "-"):
+        return
+    path = Path(output)
+    if path.is_dir():
+        raise UsageError(f"-o {output}: it is a folder.")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {path.parent}.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"-o {output}: the folder {path.parent} is not writable.")
 
 
 def _find_player() -> list[str]:

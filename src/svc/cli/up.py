@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
 import shutil
 import sys
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +28,7 @@ from svc.app.listeners import listen
 from svc.app.reload_signal import ReloadSignal
 from svc.app.stop_signals import restore_default_sigterm
 from svc.cli import _local_gateway, base, models
+from svc.console.sessions import LoginLinks
 from svc.distribution import install_command
 from svc.gateway.local_model import supervisor
 from svc.gateway.routing.provider_warnings import provider_warnings
@@ -50,26 +53,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM."""
     restore_default_sigterm()
-    overrides = {"gateway": {"host": args.host, "port": args.port}}
-    defaults = {"local": {"enabled": supervisor.is_installed()}}
+    overrides = {"gateway": {"host": args.host, "port": args.port, "role": "all"}}
+    defaults = {"local": {"enabled": supervisor.is_installed()}, "console": {"enabled": True}}
     load = functools.partial(settings.load, os.environ, config=args.config, overrides=overrides, defaults=defaults)
     with ReloadSignal() as hangup:
         config = load()
         with _local_gateway.hold_up_lock(config.home):
-            key = _local_gateway.ensure_api_key(config.home)
-            reload = gateway.ConfigReload(hangup, lambda: _with_key(load(), key))
-            _serve(_with_key(config, key), key, args.registry_port, reload)
+            keys = _MachineKeys(
+                _local_gateway.ensure_api_key(config.home), _local_gateway.ensure_console_key(config.home)
+            )
+            reload = gateway.ConfigReload(hangup, lambda: _with_keys(load(), keys))
+            _serve(_with_keys(config, keys), keys, args.registry_port, reload)
     return 0
 
 
-def _with_key(config: Settings, key: str) -> Settings:
-    """Add this machine's key, which may send requests and publish bundles."""
-    publisher_keys = f"{config.environ.get('SVC_REGISTRY_KEYS', '')},{key}"
-    environ = {**config.environ, "SVC_REGISTRY_KEYS": publisher_keys}
-    return msgspec.structs.replace(config, api_keys=(*config.api_keys, key), environ=environ)
+class _MachineKeys(NamedTuple):
+    """The keys of this machine, from files in $SVC_HOME."""
+
+    api_key: str
+    """May send requests and publish bundles. It is printed."""
+    console_key: str
+    """Has all scopes. Only the login link uses it."""
 
 
-def _serve(config: Settings, key: str, registry_port: int, reload: gateway.ConfigReload) -> None:
+def _with_keys(config: Settings, keys: _MachineKeys) -> Settings:
+    publisher_keys = f"{config.environ.get('SVC_REGISTRY_KEYS', '')},{keys.api_key}"
+    return msgspec.structs.replace(
+        config,
+        api_keys=(*config.api_keys, keys.api_key),
+        console_key=keys.console_key,
+        environ={**config.environ, "SVC_REGISTRY_KEYS": publisher_keys},
+    )
+
+
+def _serve(config: Settings, keys: _MachineKeys, registry_port: int, reload: gateway.ConfigReload) -> None:
+    telemetry.use_format(config.telemetry.level, config.telemetry.log)
+    login_links = LoginLinks(keys.console_key)
+    login_path = login_links.create(math.inf)
     warnings = provider_warnings(config, build_providers(config))
     with (
         listen(
@@ -86,8 +106,9 @@ def _serve(config: Settings, key: str, registry_port: int, reload: gateway.Confi
                 config,
                 gateway_listener,
                 registry_listener,
-                lambda *addresses: _print_addresses(config, key, *addresses),
+                lambda *addresses: _print_addresses(config, keys.api_key, login_path, *addresses),
                 reload=reload,
+                login_links=login_links,
             )
         finally:
             _local_gateway.remove_gateway_record(config.home)
@@ -107,14 +128,15 @@ def _command_name() -> str:
     return "svc" if shutil.which("svc") else os.path.relpath(sys.argv[0])
 
 
-def _print_addresses(config: Settings, key: str, gateway_address: str, registry_address: str) -> None:
+def _print_addresses(config: Settings, key: str, login_path: str, gateway_address: str, registry_address: str) -> None:
     _local_gateway.write_gateway_record(config.home, f"{gateway_address}/v1")
     model = config.local.model if config.local.enabled else "gpt-4o-mini"
     example_body = (
         f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "What is a gateway?"}}]}}'
     )
+    console_line = f"\nconsole   {gateway_address}{login_path}  (logs in once)" if config.console.enabled else ""
     text = f"""
-gateway   {gateway_address}/v1
+gateway   {gateway_address}/v1{console_line}
 registry  {registry_address}
 API key   {key}
 
@@ -125,7 +147,7 @@ or        curl -N {gateway_address}/v1/chat/completions -H "Authorization: Beare
 Press Ctrl-C to stop."""
     if base.is_styled():
         base.load_terminal().print_highlighted(
-            text.strip(), {r"(?m)^(gateway|registry|API key|Try it:|or)(?= )": "bold"}
+            text.strip(), {r"(?m)^(gateway|console|registry|API key|Try it:|or)(?= )": "bold"}
         )
     else:
         print(text.strip(), flush=True)

@@ -83,7 +83,8 @@ def _show_request(args: argparse.Namespace, parameters: dict[str, str]) -> int:
     if not rows:
         raise CommandFailed(
             f"There is no ledger entry of the request {printable_label(args.request)!r}. "
-            "A new entry appears within 2 s. A request that reached no provider has none. See: svc usage"
+            "A new entry appears within 2 s. A request that reached no provider has none. "
+            "See: svc usage, and for a rejected request: svc why"
         )
     if "cost_formula" not in rows[0]:  # it comes from this machine's database
         _ledger_entry.explain_cost(rows[0])

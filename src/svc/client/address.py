@@ -60,7 +60,7 @@ def normalize_url(url: str, setting_name: str = "gateway_url") -> str:
         text = f"{_default_scheme(text)}://{text}"
     try:
         parts = urlsplit(text)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_valid = False
     is_plain_ascii = text.isascii() and text.isprintable() and " " not in text

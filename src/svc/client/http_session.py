@@ -189,9 +189,10 @@ def error_from_code(
     code: str | None, message: str, status: int = 0, headers: Mapping[str, str] | None = None
 ) -> SvcError:
     """Return the exception for an error code, or for the status if the code is unknown."""
-    error_type = _errors_by_code().get(code or "") or _ERRORS_BY_STATUS.get(
-        status, InvalidRequest if 400 <= status < 500 else GatewayFailed
-    )
+    by_status = _ERRORS_BY_STATUS.get(status, InvalidRequest if 400 <= status < 500 else GatewayFailed)
+    error_type = _errors_by_code().get(code or "", by_status)
+    if issubclass(by_status, error_type):  # TooLarge has the code of InvalidRequest
+        error_type = by_status
     text = message or f"The server returned status {status}."
     if error_type is RateLimited:
         try:

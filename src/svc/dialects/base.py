@@ -27,7 +27,15 @@ from svc.wire.usage import TokenUsage
 class ModelProfile:
     """The properties of a backend that a dialect needs. `model` is the model's name at the upstream."""
 
-    __slots__ = ("has_responses", "max_output_tokens", "model", "needs_rewrite", "overrides", "stream_usage")
+    __slots__ = (
+        "has_responses",
+        "lacks_features",
+        "max_output_tokens",
+        "model",
+        "needs_rewrite",
+        "overrides",
+        "stream_usage",
+    )
 
     def __init__(
         self,
@@ -46,6 +54,8 @@ class ModelProfile:
         """Whether the upstream also serves the Responses API."""
         self.stream_usage: bool = overrides.stream_usage
         """Whether the upstream supports `stream_options.include_usage`."""
+        self.lacks_features = not (overrides.image_input and overrides.forced_tools)
+        """Whether `dialects.upstream_features` has to check requests for features that the upstream lacks."""
         self.needs_rewrite = bool(
             overrides.rejects or overrides.renames or overrides.min_temperature or overrides.thought_signature
         )
@@ -103,10 +113,16 @@ class EncodedRequest:
 class EncodedResponse:
     """A response in the dialect of the client, with the fields of its ledger entry."""
 
-    __slots__ = ("body", "finish_reason", "headers", "model", "usage")
+    __slots__ = ("body", "finish_reason", "headers", "model", "native_id", "usage")
 
     def __init__(
-        self, body: bytes, usage: TokenUsage | None, finish_reason: FinishReason, model: str, headers: str = ""
+        self,
+        body: bytes,
+        usage: TokenUsage | None,
+        finish_reason: FinishReason,
+        model: str,
+        headers: str = "",
+        native_id: str = "",
     ) -> None:
         self.body = body
         self.usage = usage
@@ -114,6 +130,8 @@ class EncodedResponse:
         self.model = model
         self.headers = headers
         """Further header lines for the client. Each ends in CRLF."""
+        self.native_id = native_id
+        """The id by which the provider knows the response in later requests, or an empty string."""
 
 
 class StreamDecoder(Protocol):
@@ -155,7 +173,7 @@ class StreamEncoder(Protocol):
 class Dialect(ABC):
     """One wire format, for clients and for upstreams."""
 
-    __slots__ = ("chat_path", "models_path", "name", "request_id_header")
+    __slots__ = ("chat_path", "forced_tool_variant", "models_path", "name", "request_id_header")
 
     def __init__(
         self, name: str, *, chat_path: str, models_path: str, request_id_header: bytes = b"x-request-id"
@@ -167,6 +185,8 @@ class Dialect(ABC):
         """The path of the model list after a provider's base URL."""
         self.request_id_header = request_id_header
         """The response header with the provider's id of the request, in lower case."""
+        self.forced_tool_variant: Dialect | None = None
+        """The dialect of requests that force a tool call, for upstreams without `UpstreamOverrides.forced_tools`."""
 
     # clients
     @abstractmethod

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody, StreamEncoder
 from svc.dialects.endpoint import KEEP_ALIVE_COMMENT, Codec, Endpoint, RequestDecoder
 from svc.dialects.resume import ResumableTranslation, supports_resume
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.tool_names import LongNameStreamDecoder, find_long_names, restore_tool_names
 from svc.dialects.translation import StreamTranslation
 from svc.errors import SvcError
 from svc.wire.chat import ChatRequest
@@ -62,7 +65,7 @@ class TranslatingCodec(Codec):
 
 
 class ChatCodec(TranslatingCodec):
-    """Translates between two dialects. Subclasses for upstreams of the client's own dialect forward bytes unchanged."""
+    """Converts for clients of one dialect. Subclasses for upstreams of that dialect forward bytes unchanged."""
 
     __slots__ = ("_client",)
 
@@ -76,6 +79,37 @@ class ChatCodec(TranslatingCodec):
 
     def _create_encoder(self, routing_info: RoutingInfo) -> StreamEncoder:
         return self._client.create_stream_encoder(include_usage=routing_info.include_usage)
+
+
+class ChatTranslation(ChatCodec):
+    """Translates between two dialects. Tools whose names are too long for the upstream have shorter ones there."""
+
+    __slots__ = ()
+
+    needs_request: ClassVar[bool] = True
+
+    def for_request(self, decode: RequestDecoder, profile: ModelProfile) -> Codec:
+        if long_names := find_long_names(self._canonical_request(decode)):
+            return _LongNameTranslation(self._client, self._upstream, long_names)
+        return self
+
+
+class _LongNameTranslation(ChatCodec):
+    """The codec of one request with long names of tools."""
+
+    __slots__ = ("_long_names",)
+
+    def __init__(self, client: Dialect, upstream: Dialect, long_names: dict[str, str]) -> None:
+        super().__init__(client, upstream)
+        self._long_names = long_names
+
+    def decode_response(self, raw: bytes) -> EncodedResponse:
+        response = restore_tool_names(self._upstream.decode_response(raw), self._long_names)
+        return EncodedResponse(self._client.encode_response(response), response.usage, response.finish, response.model)
+
+    def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
+        decoder = LongNameStreamDecoder(self._upstream.create_stream_decoder(), self._long_names)
+        return StreamTranslation(decoder, self._create_encoder(routing_info))
 
 
 class ChatEndpoint(Endpoint):
@@ -107,11 +141,15 @@ class ChatEndpoint(Endpoint):
         self._client = client
 
     def add_codec(self, upstream: Dialect) -> Codec:
-        codec = self.codecs[upstream] = ChatCodec(self._client, upstream)
+        codec = self.codecs[upstream] = ChatTranslation(self._client, upstream)
         return codec
 
     def decode_request(self, body: RequestBody) -> ChatRequest:
         return self._client.decode_request(body.raw)
+
+    def find_chat(self, decode: RequestDecoder) -> ChatRequest | None:
+        chat: ChatRequest = decode()
+        return chat
 
     def encode_stream_error(self, error: SvcError) -> bytes:
         return self._client.create_stream_encoder(include_usage=False).encode_failure(error)

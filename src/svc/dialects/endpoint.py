@@ -18,6 +18,7 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.upstream_errors import decode_error_message
 from svc.errors import InvalidRequest, SvcError, UpstreamError
+from svc.wire.chat import ChatRequest
 from svc.wire.error import encode_error_body
 from svc.wire.stored_response import ResponseParts
 
@@ -160,6 +161,10 @@ class Endpoint(ABC):
 
         Sets `body.skeleton`. Raises InvalidRequest.
         """
+
+    def find_chat(self, decode: RequestDecoder) -> ChatRequest | None:
+        """Return the canonical chat of a request, or None if the endpoint is not for chat. Raises InvalidRequest."""
+        return None
 
     def describe_response(self, request: bytes, response: bytes) -> ResponseParts:
         """Return the parts of a response to store. Required if `routing_info.can_store` can be set."""

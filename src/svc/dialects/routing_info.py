@@ -16,6 +16,8 @@ class RoutingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """True if the client requested usage in the stream."""
     max_tokens: int | None = None
     """`max_tokens`, or the field that replaced it."""
+    max_tokens_field: str = "max_tokens"
+    """The name of that field in the client's dialect, for errors."""
     choice_count: int = 1
     """The number of completions that the client requests (`n`)."""
     min_reserved_tokens: int = 0

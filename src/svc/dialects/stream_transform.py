@@ -75,6 +75,11 @@ class StreamTransform:
         """Return the last response object as JSON, for stored responses. Empty if there is none."""
         return b""
 
+    @property
+    def native_id(self) -> str:
+        """Return the id by which the provider knows the response in later requests, or an empty string."""
+        return ""
+
     def disable_fast_paths(self) -> None:
         """Parse every event, even if it matches a template. Call it before the first `feed`."""
 

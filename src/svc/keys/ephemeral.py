@@ -14,11 +14,13 @@ import msgspec
 
 from svc.ephemeral_tokens import MAX_TOKEN_CHARACTERS, EphemeralClaims, generate_ephemeral_id
 from svc.errors import InvalidRequest, PermissionDenied
-from svc.keys.lifecycle import BudgetUsd, KeyModels, KeyScopes, KeyTags, LimitValue, check_tags
-from svc.wire.key import ApiKey, EphemeralKey
+from svc.keys.lifecycle import BudgetUsd, KeyModels, KeyTags, LimitValue, check_tags
+from svc.wire.key import SCOPES, ApiKey, EphemeralKey
 
 EPHEMERAL_SCOPES: Final = ("chat", "speech")
 """The scopes that an ephemeral key can have."""
+EphemeralScopes = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=16)]
+"""Names of scopes, unchecked: an error must not list those that an ephemeral key cannot have."""
 MAX_EPHEMERAL_SECONDS: Final = 86_400
 DEFAULT_EPHEMERAL_SECONDS: Final = 600
 
@@ -28,7 +30,7 @@ class NewEphemeralKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     expires_in: Annotated[int, msgspec.Meta(ge=1, le=MAX_EPHEMERAL_SECONDS)] | None = DEFAULT_EPHEMERAL_SECONDS
     """Seconds until the key expires, at most 86400. It never outlives its parent."""
-    scopes: KeyScopes | None = None
+    scopes: EphemeralScopes | None = None
     """`chat`, `speech` or both. Null means those of its parent."""
     models: KeyModels | None = None
     """The models that the key may use. Null means those of its parent."""
@@ -90,10 +92,9 @@ def create_claims(
     if request.scopes is not None:
         for scope in request.scopes:
             if scope not in EPHEMERAL_SCOPES:
-                raise PermissionDenied(
-                    f"scopes: an ephemeral key can have only {' and '.join(map(repr, EPHEMERAL_SCOPES))}.",
-                    param="scopes",
-                )
+                message = f"scopes: an ephemeral key can have only {' and '.join(map(repr, EPHEMERAL_SCOPES))}."
+                error_type = PermissionDenied if scope in SCOPES else InvalidRequest
+                raise error_type(message, param="scopes")
             if scope not in scopes:
                 raise PermissionDenied(f"scopes: this API key lacks the scope '{scope}'.", param="scopes")
         scopes = tuple(scope for scope in EPHEMERAL_SCOPES if scope in request.scopes)

@@ -7,11 +7,10 @@ depends on, so that a concurrent change and revocation both apply. No HTTP, and 
 from __future__ import annotations
 
 import math
-import re
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from svc.errors import InvalidRequest, NotFound
 from svc.security import generate_secret, hash_secret
 from svc.stores.database.base import BudgetPeriod, Database, StoredKey, budget_period_start
+from svc.wire.form import Form, parse_form
 from svc.wire.key import SCOPES, Scope
 
 DEFAULT_ROTATION_GRACE_SECONDS = 86400.0
@@ -36,17 +36,7 @@ KeyModels = Annotated[
 ]
 TagName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 KeyTags = Annotated[dict[TagName, Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=32)]
-Form = TypeVar("Form")
 KEY_NAME_RULE = "a key's name must have 1 to 200 printable characters"
-_TYPE_WORDS = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-}
-_MSGSPEC_TYPE = re.compile(r"`(\w+)`")
-"""Matches a type name in a msgspec error."""
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,25 +144,13 @@ class MadeKey(ShownKey, frozen=True, kw_only=True):
 
 def parse_key_request(kind: type[Form], fields: Any) -> Form:
     """Parse a request from JSON or a command line. Raises InvalidRequest with the name of the invalid field."""
-    try:
-        if isinstance(fields, bytes):
-            return msgspec.json.decode(fields or b"{}", type=kind)
-        return msgspec.convert(fields, kind)
-    except (msgspec.ValidationError, UnicodeDecodeError) as error:
-        text, _, location = str(error).partition(" - at `")
-        name = (
-            re.sub(r"^(?:key` in `)?\$\.?|[.\[`].*$", "", location) or (re.findall(r"field `(\w+)`", text) or [""])[0]
-        )
-        text = _MSGSPEC_TYPE.sub(lambda kind: _TYPE_WORDS.get(kind[1], kind[0]), text)
-        if name == "name" and text.startswith("Expected a text of"):
-            text = KEY_NAME_RULE
-        if name == "scopes":
-            text += f"; scopes are {', '.join(SCOPES)}"
-        text = re.sub(r"^Object contains unknown field.*", "there is no such field", text)
-        text = re.sub(r"^Object missing required field.*", "it is missing", text)
-        raise InvalidRequest(f"{name or 'The body'}: {text[:1].lower()}{text[1:]}.", param=name or None) from None
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+    return parse_form(kind, fields, _explain_key_rule)
+
+
+def _explain_key_rule(name: str, text: str) -> str:
+    if name == "name" and text.startswith("Expected a text of"):
+        return KEY_NAME_RULE
+    return f"{text}; scopes are {', '.join(SCOPES)}" if name == "scopes" else text
 
 
 def create_key(database: Database, request: NewKey) -> MadeKey:
@@ -192,12 +170,45 @@ def create_key(database: Database, request: NewKey) -> MadeKey:
     return MadeKey(key=secret, **_shown_fields(database.put_key(key), 0.0, None))
 
 
-def list_keys(database: Database, *, after: str = "", limit: int = MAX_KEYS_PER_PAGE) -> list[ShownKey]:
-    """Return a page of keys, ordered by id, including revoked ones. `after` is the last id of the previous page."""
-    keys = database.list_keys(after=after, limit=limit)
+def list_keys(
+    database: Database,
+    *,
+    after: str = "",
+    limit: int = MAX_KEYS_PER_PAGE,
+    search: str = "",
+    revoked: bool | None = None,
+) -> list[ShownKey]:
+    """Return a page of keys, ordered by id. `after` is the last id of the previous page.
+
+    `search` selects keys with this text in the name, the id, the prefix or a tag, without regard to case. `revoked`
+    selects revoked keys, or those that are not.
+    """
+    keys = _select_keys(database, after, limit, search.casefold(), revoked)
     spent = database.get_spent_usd({key.id: budget_period_start(key.budget_period) for key in keys})
     last_used_at = database.get_last_used_times([key.id for key in keys])
     return [_to_shown_key(key, spent.get(key.id, 0.0), last_used_at.get(key.id)) for key in keys]
+
+
+def _select_keys(database: Database, after: str, limit: int, search: str, revoked: bool | None) -> list[StoredKey]:
+    if not search and revoked is None:
+        return database.list_keys(after=after, limit=limit)
+    selected: list[StoredKey] = []
+    while len(selected) < limit:
+        page = database.list_keys(after=after, limit=MAX_KEYS_PER_PAGE)
+        selected += [
+            key
+            for key in page
+            if (revoked is None or revoked == (key.revoked is not None)) and (not search or _matches(key, search))
+        ]
+        if len(page) < MAX_KEYS_PER_PAGE:
+            break
+        after = page[-1].id
+    return selected[:limit]
+
+
+def _matches(key: StoredKey, search: str) -> bool:
+    texts = (key.name, key.id, key.prefix, *(f"{name}={value}" for name, value in key.tags.items()))
+    return any(search in text.casefold() for text in texts)
 
 
 def get_key(database: Database, id: str) -> ShownKey:

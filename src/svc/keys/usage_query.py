@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from svc.stores.database.base import AttemptDetail, Database, GroupBy, LedgerEnt
 MAX_USAGE_ROWS = 10_000
 DEFAULT_USAGE_ENTRIES = 1000
 _GROUPINGS: tuple[GroupBy, ...] = ("key", "model", "provider", "day")
+Group = TypeVar("Group", bound=str)
 _USAGE_QUERY_FIELDS = {"by", "since", "until", "key", "limit", "before", "request"}
 _MAX_REQUEST_ID_LENGTH = 64
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -39,13 +40,13 @@ class UsageQuery(msgspec.Struct, frozen=True):
         """Return entries, newest first, or with `by` totals, highest cost first. Raises StoreUnavailable."""
         if self.request_id is not None:
             entry = database.get_entry(self.request_id)
-            return [] if entry is None or self.key_id not in (None, entry.key_id) else [_show_entry(entry)]
+            return [] if entry is None or self.key_id not in (None, entry.key_id) else [show_entry(entry)]
         if self.by is None:
             span = {"since": self.since, "until": self.until}
             entries = database.list_entries(
                 key_id=self.key_id, **span, before=self.before, limit=self.limit or DEFAULT_USAGE_ENTRIES
             )
-            return [_show_entry(entry) for entry in entries]
+            return [show_entry(entry) for entry in entries]
         rows = []
         sums = database.aggregate_usage(self.by, tag=self.tag, key_id=self.key_id, since=self.since, until=self.until)
         for usage_sum in sums[: self.limit or MAX_USAGE_ROWS]:
@@ -58,12 +59,19 @@ class UsageQuery(msgspec.Struct, frozen=True):
         return rows
 
 
-def _show_entry(entry: LedgerEntry) -> dict[str, Any]:
+def show_entry(entry: LedgerEntry) -> dict[str, Any]:
     """Return the entry with its attempts. The journal omits a single successful attempt."""
     if entry.attempts_detail is None and entry.attempts <= 1:
-        entry = msgspec.structs.replace(entry, attempts_detail=[_single_attempt(entry)] * entry.attempts)
+        entry = msgspec.structs.replace(entry, attempts_detail=list_attempts(entry))
     fields: dict[str, Any] = msgspec.to_builtins(entry)
     return fields
+
+
+def list_attempts(entry: LedgerEntry) -> list[AttemptDetail]:
+    """Return the attempts of an entry. They are missing if an older version did not record them."""
+    if entry.attempts_detail is not None:
+        return entry.attempts_detail
+    return [_single_attempt(entry)] if entry.attempts == 1 else []
 
 
 def _single_attempt(entry: LedgerEntry) -> AttemptDetail:
@@ -88,7 +96,7 @@ def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
         )
     if "request" in parameters:
         return _parse_request_query(parameters)
-    by, tag = _parse_group_by(parameters.get("by"))
+    by, tag = (None, "") if "by" not in parameters else parse_group_by(parameters["by"], _GROUPINGS)
     limit = parameters.get("limit")
     if limit is not None and not (limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_USAGE_ROWS):
         raise InvalidRequest(f"limit must be a number from 1 to {MAX_USAGE_ROWS}.", param="limit")
@@ -113,15 +121,14 @@ def _parse_request_query(parameters: Mapping[str, str]) -> UsageQuery:
     return UsageQuery(request_id=id)
 
 
-def _parse_group_by(text: str | None) -> tuple[GroupBy | None, str]:
-    if text is None:
-        return None, ""
-    for grouping in _GROUPINGS:
-        if text == grouping:
-            return grouping, ""
+def parse_group_by(text: str, groups: Sequence[Group]) -> tuple[Group | Literal["tag"], str]:
+    """Return the group that `by` names, and for `tag:NAME` the name of the tag. Raises InvalidRequest."""
+    for group in groups:
+        if text == group:
+            return group, ""
     kind, _, tag = text.partition(":")
     if kind != "tag" or not tag:
-        raise InvalidRequest("by must be key, model, provider, day or tag:NAME.", param="by")
+        raise InvalidRequest(f"by must be {', '.join(groups)} or tag:NAME.", param="by")
     return "tag", tag
 
 

@@ -71,7 +71,10 @@ class Pipeline(msgspec.Struct, frozen=True):
     registry: RegistryLocation = RegistryLocation()
     input: DataKind | None = None
     locations: Mapping[tuple[str, str], str] = {}
-    """(stage id, `provider` or `model`) -> `SOURCE:LINE:COLUMN` of its value, for errors that are found later."""
+    """(stage id, field) -> `SOURCE:LINE:COLUMN`, for errors that are found later.
+
+    The field is `provider` or `model`, or `stage` for the whole stage. The registry is at ("", `registry`).
+    """
 
 
 NodeParser = Callable[[yaml.Node], Any]
@@ -138,6 +141,7 @@ class _DefinitionParser:
     # parts
 
     def _parse_registry(self, node: yaml.Node) -> RegistryLocation:
+        self._locations["", "registry"] = self._location(node.start_mark)
         if isinstance(node, yaml.ScalarNode):
             url = self._parse_text(node)
             if not url.startswith(("http://", "https://", "file://")):
@@ -189,6 +193,7 @@ class _DefinitionParser:
         return tuple(stages.values())
 
     def _record_locations(self, stage_id: str, node: yaml.Node) -> None:
+        self._locations[stage_id, "stage"] = self._location(node.start_mark)
         for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
             if key.value in ("provider", "model"):
                 self._locations[stage_id, key.value] = self._location(value.start_mark)

@@ -106,13 +106,18 @@ def write_chunks(chunks: Sequence[StageChunk], path: Path) -> None:
         text = "".join(chunk for chunk in chunks if isinstance(chunk, str))
         path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
         return
+    path.write_bytes(encode_wav(audio_chunks))
+
+
+def encode_wav(audio_chunks: Sequence[AudioChunk]) -> bytes:
+    """Return a WAV file with the samples of at least one chunk."""
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(audio_chunks[0].format.rate)
         file.writeframes(b"".join(chunk.data for chunk in audio_chunks))
-    path.write_bytes(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def save_outputs(outcome: RunOutcome, *, output_path: Path | None = None, keep_folder: Path | None = None) -> RunResult:

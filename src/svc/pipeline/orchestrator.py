@@ -14,7 +14,7 @@ import msgspec
 from svc.errors import InternalError, SvcError
 from svc.pipeline.definition import DataKind, Pipeline
 from svc.pipeline.plan import PreparedStage, StageError, close_stages, prepare_stages
-from svc.pipeline.stages.base import AudioChunk, StageChunk, StageRunInfo, StageUsage
+from svc.pipeline.stages.base import AudioChunk, StageChunk, StageRunInfo, StageRunner, StageUsage
 
 
 class StageOutput(msgspec.Struct, omit_defaults=True):
@@ -84,6 +84,11 @@ class Orchestrator:
     def stages(self) -> list[str]:
         """The ids of the stages in order."""
         return [stage.id for stage in self._prepared_stages]
+
+    @property
+    def runners(self) -> dict[str, StageRunner]:
+        """The runner of each stage, by its id."""
+        return {stage.id: stage.runner for stage in self._prepared_stages}
 
     @property
     def input_kind(self) -> DataKind:

@@ -27,6 +27,7 @@ from svc.pipeline.provider_validation import check_provider_stages
 from svc.pipeline.stages.base import StageKinds, StageRunner
 from svc.resilience import Backoff
 from svc.wire.bundle import BundleEntry
+from svc.wire.pipeline import PlannedStage
 
 T = TypeVar("T")
 
@@ -38,16 +39,6 @@ class PreparedStage(msgspec.Struct, frozen=True):
 
     id: str
     runner: StageRunner
-
-
-class PlannedStage(msgspec.Struct, frozen=True):
-    """The `--check` report of a stage. `where` is an address, a folder, or a bundle to download."""
-
-    id: str
-    route: str
-    model: str
-    provider: str | None
-    where: str
 
 
 class StageError(PipelineFailed):
@@ -160,13 +151,18 @@ def check_kind(stage_id: str, available_kind: DataKind | None, required_kind: Da
 # --check
 
 
-def plan_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> list[PlannedStage]:
+def plan_stages(
+    pipeline: Pipeline,
+    environ: Mapping[str, str],
+    *,
+    check_names: Callable[[Pipeline, Mapping[str, str]], None] = check_provider_stages,
+) -> list[PlannedStage]:
     """Return what would run where, without downloads. Raises StageError for a stage that cannot run.
 
-    Raises UsageError for an unknown provider or model.
+    `check_names` checks the names of providers and models. Raises UsageError for an unknown one.
     """
     options = bundle_options(pipeline.registry, environ)
-    check_provider_stages(pipeline, environ)
+    check_names(pipeline, environ)
     planned: list[PlannedStage] = []
     current_kind = pipeline.input
     for stage in pipeline.stages:

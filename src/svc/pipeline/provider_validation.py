@@ -33,11 +33,16 @@ def check_provider_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> Non
     for stage in provider_stages:
         if _uses_remote_gateway(stage, environ, keyed_providers, known_models):
             continue
-        if found := _find_problem((stage.provider or "").lower(), stage.model or "", known_models):
-            field, problem = found
-            location = pipeline.locations.get((stage.id, field))
-            prefix = f"{location}: " if location else ""
-            raise UsageError(f"{prefix}Stage {stage.id!r}: {problem} {ADD_PROVIDER_HINT}")
+        check_stage_names(pipeline, stage, known_models)
+
+
+def check_stage_names(pipeline: Pipeline, stage: Stage, models_by_provider: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise UsageError if the provider or the model of a stage is unknown."""
+    if found := _find_problem((stage.provider or "").lower(), stage.model or "", models_by_provider):
+        field, problem = found
+        location = pipeline.locations.get((stage.id, field))
+        prefix = f"{location}: " if location else ""
+        raise UsageError(f"{prefix}Stage {stage.id!r}: {problem} {ADD_PROVIDER_HINT}")
 
 
 def _find_problem(

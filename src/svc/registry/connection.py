@@ -10,17 +10,21 @@ import asyncio
 import logging
 import os
 import re
+import time
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from svc.errors import BundleNotFound, InternalError, InvalidRequest, SvcError
 from svc.registry import ranges
+from svc.registry.cors import encode_cors_headers
 from svc.registry.metrics import OTHER_METHOD
 from svc.registry.open_files import OpenFile
+from svc.registry.operations import RegistryOperation, describe_request
 from svc.registry.response_head import encode_response_head, read_cached
 from svc.registry.sendfile import STALL_TIMEOUT_SECONDS, SendThreadPool, Transfer
 from svc.registry.service import RegistryService
+from svc.registry.traces import RegistrySpan, RegistryTracer
 from svc.wire.error import encode_error_body
 from svc.wire.request_line import RequestLineChecker
 
@@ -71,6 +75,11 @@ class RegistryConnection(HttpToolsProtocol):
         self._request_lines = RequestLineChecker()
         self._between_requests = True
         """True if the last read ended between two requests."""
+        self._span: RegistrySpan | None = None
+        """The span of the current response of this class, if it is sampled."""
+        self._operation: RegistryOperation = "download"
+        self._started_at = 0.0
+        """When the request of the current response arrived, in seconds of the monotonic clock."""
         self._request_error: InvalidRequest | None = None
         """Why this class rejected the request. None if the parser rejected it."""
 
@@ -86,6 +95,8 @@ class RegistryConnection(HttpToolsProtocol):
         self._stop_stall_timer()
         if self._transfer is not None:
             self._transfer.stop()
+        if self._span is not None:
+            self._span.finish(is_complete=False)
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -214,19 +225,27 @@ class RegistryConnection(HttpToolsProtocol):
     def _respond(self, head_only: bool, key: str, file_name: str, headers: dict[bytes, bytes]) -> None:
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         self._response_cycle = self.cycle = _ResponseCycle(keep_alive)  # type: ignore[assignment]
+        self._operation, self._started_at = "head" if head_only else "download", time.monotonic()
+        if self._service.tracer is not None:
+            self._start_span(self._service.tracer, "HEAD" if head_only else "GET")
         try:
             authorized = self._service.try_authorize_read(_header_text(headers, b"authorization"))
             authorized = authorized and self._service.hosts.allows(self._host_headers())
             if file_name != f"{key.partition('/')[0]}.xyb":
                 raise BundleNotFound(f"There is no file {file_name[:80]} here.")
         except SvcError as error:
-            self._send_error(error, head_only)
+            self._send_error(error, head_only, headers)
             return
         file = self._service.open_files.get(key) if authorized else None
         if file is not None:
             self._send_bundle(file, head_only, headers)
         else:
             self._run_task(self._open_and_send(head_only, key, headers, self._host_headers()))
+
+    def _start_span(self, tracer: RegistryTracer, method: str) -> None:
+        path = self.url.partition(b"?")[0].decode("ascii", "replace")
+        address = self.client[0] if self.client else None
+        self._span = tracer.start(method, path, describe_request(method, path), self.headers, address)
 
     def _run_task(self, coroutine: Any) -> None:
         self.flow.pause_reading()
@@ -243,11 +262,11 @@ class RegistryConnection(HttpToolsProtocol):
             await self._service.check_host(hosts, _header_text(headers, b"authorization"))
             file = await self._service.get_open_file(key)
         except SvcError as error:
-            self._send_error(error, head_only)
+            self._send_error(error, head_only, headers)
             return
         except Exception:  # task boundary: without it, the client would wait forever
             log.exception("an error while opening %s", key)
-            self._send_error(InternalError("Internal error; see the log of the registry."), head_only)
+            self._send_error(InternalError("Internal error; see the log of the registry."), head_only, headers)
             return
         if not self.transport.is_closing():
             self._send_bundle(file, head_only, headers)
@@ -260,11 +279,19 @@ class RegistryConnection(HttpToolsProtocol):
             if_range=_header_text(headers, b"if-range"),
             if_none_match=_header_text(headers, b"if-none-match"),
         )
-        head = encode_response_head(self._service, file, byte_range, keep_alive=self._response_cycle.keep_alive)
+        head = encode_response_head(
+            self._service,
+            file,
+            byte_range,
+            keep_alive=self._response_cycle.keep_alive,
+            origin=_header_text(headers, b"origin"),
+        )
         length = byte_range.end - byte_range.start
         counters = self._service.counters
         counters.requests["HEAD" if head_only else "GET", byte_range.status] += 1
         counters.bundle_bytes += 0 if head_only else length
+        if self._span is not None:
+            self._span.http_status, self._span.response_bytes = byte_range.status, 0 if head_only else length
         if head_only or length == 0 or self._service.accel_prefix is not None:
             self._write(head)
         elif length <= MAX_SINGLE_WRITE_BYTES:
@@ -325,15 +352,18 @@ class RegistryConnection(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self._complete_response()
 
-    def _send_error(self, error: SvcError, head_only: bool) -> None:
+    def _send_error(self, error: SvcError, head_only: bool, headers: dict[bytes, bytes]) -> None:
         self._service.counters.requests["HEAD" if head_only else "GET", error.status] += 1
         body = encode_error_body(error)
+        if self._span is not None:
+            self._span.http_status, self._span.code, self._span.response_bytes = error.status, error.code, len(body)
         head = (
             f"HTTP/1.1 {error.status} {type(error).__name__}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n"
             f"connection: {'keep-alive' if self._response_cycle.keep_alive else 'close'}\r\n"
         ) + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())
-        self._write(head.encode() + self._service.date_header_line() + b"\r\n" + (b"" if head_only else body))
+        cors = encode_cors_headers(_header_text(headers, b"origin"), self._service.cors_origins)
+        self._write(head.encode() + cors + self._service.date_header_line() + b"\r\n" + (b"" if head_only else body))
 
     def _write(self, data: bytes) -> None:
         if not self.transport.is_closing():
@@ -342,6 +372,10 @@ class RegistryConnection(HttpToolsProtocol):
 
     def _complete_response(self) -> None:
         self._response_cycle.response_complete = True
+        self._service.counters.record_duration(self._operation, time.monotonic() - self._started_at)
+        if self._span is not None:
+            self._span.finish()
+            self._span = None
         if not self._response_cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from svc.errors import BundleNotFound
-from svc.stores.bundles.base import BundleDraft, BundleStore
+from svc.stores.bundles.base import BundleDraft, BundleStore, is_served
 from svc.wire.bundle import BundleEntry, entry_for_json
 
 INDEX_GZIP_LEVEL = 4
@@ -29,11 +29,6 @@ class IndexBody(msgspec.Struct, frozen=True):
     def select_encoding(self, gzipped: bool) -> tuple[bytes, str]:
         """Return the body and its ETag."""
         return (self.gzipped, f'"{self.etag}-gzip"') if gzipped else (self.uncompressed, f'"{self.etag}"')
-
-
-def is_served(entry: BundleEntry) -> bool:
-    """Return whether the entry is served. A bundle of another tool outside the root is for local use only."""
-    return not entry.path.startswith("/")
 
 
 def served_path(entry: BundleEntry) -> str:

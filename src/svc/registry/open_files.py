@@ -6,8 +6,7 @@ import os
 from collections import OrderedDict
 
 from svc.errors import BundleNotFound
-from svc.registry.index import is_served
-from svc.stores.bundles.base import BundleStore
+from svc.stores.bundles.base import BundleStore, is_served
 from svc.wire.bundle import BundleEntry
 
 MAX_OPEN_FILES = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import quote
 
+from svc.registry.cors import encode_cors_headers
 from svc.registry.open_files import OpenFile
 from svc.registry.ranges import ByteRange
 from svc.registry.service import RegistryService
@@ -17,9 +18,15 @@ _BUNDLE_STATUS_LINES = {
 }
 
 
-def encode_response_head(service: RegistryService, file: OpenFile, byte_range: ByteRange, *, keep_alive: bool) -> bytes:
-    """Return the status line, all headers and the empty line."""
-    lines = [_BUNDLE_STATUS_LINES[byte_range.status], file.cached_headers or _encode_cached_headers(service, file)]
+def encode_response_head(
+    service: RegistryService, file: OpenFile, byte_range: ByteRange, *, keep_alive: bool, origin: str
+) -> bytes:
+    """Return the status line, all headers and the empty line. `origin` is that of the web page, if there is one."""
+    lines = [
+        _BUNDLE_STATUS_LINES[byte_range.status],
+        file.cached_headers or _encode_cached_headers(service, file),
+        encode_cors_headers(origin, service.cors_origins),
+    ]
     if byte_range.status in (200, 206):
         length = byte_range.end - byte_range.start if service.accel_prefix is None else 0
         lines.append(b"content-type: application/octet-stream\r\ncontent-length: %d\r\n" % length)

@@ -30,12 +30,14 @@ from svc.errors import (
     SvcError,
 )
 from svc.registry import ranges
-from svc.registry.index import IndexBody, is_served, served_path
+from svc.registry.cors import build_cors_middleware
+from svc.registry.index import IndexBody, served_path
 from svc.registry.metrics import RequestCounterMiddleware
 from svc.registry.service import RegistryService
-from svc.stores.bundles.base import BundleDraft
+from svc.stores.bundles.base import BundleDraft, is_served
 from svc.stores.bundles.upload import BundleUpload
-from svc.wire.bundle import BundleEntry, Signature, entry_for_json
+from svc.telemetry import SCOPE_ERROR_CODE
+from svc.wire.bundle import BundleEntry, Signature, entry_for_json, parse_signature_headers
 from svc.wire.error import encode_error_body
 
 log = logging.getLogger("svc.registry")
@@ -63,7 +65,10 @@ def create_app(service: RegistryService) -> Starlette:
             Route(bundle_path + "/unyank", routes.unyank, methods=["POST"]),
             Route(bundle_path + "/{file}", routes.bundle, methods=["GET", "PUT"]),
         ],
-        middleware=[Middleware(RequestCounterMiddleware, counters=service.counters)],
+        middleware=[
+            Middleware(RequestCounterMiddleware, counters=service.counters, tracer=service.tracer),
+            *build_cors_middleware(service.cors_origins),
+        ],
         exception_handlers={
             SvcError: _error_response,
             HTTPException: _http_error_response,
@@ -86,7 +91,8 @@ class RegistryRoutes:
         if not is_local_request(request.scope):
             await self._service.authorize_metrics(request.headers.get("authorization", ""))
         bundles = len(await asyncio.to_thread(self._service.store.entries))
-        page = self._service.counters.render(bundles)
+        tracer = self._service.tracer
+        page = self._service.counters.render(bundles, {} if tracer is None else tracer.values())
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _authorize_read(self, request: Request) -> None:
@@ -172,7 +178,7 @@ class RegistryRoutes:
 
     async def put_bundle(self, request: Request) -> Response:
         await self._service.authorize_write(request.headers.get("authorization", ""))
-        draft = _parse_draft(request, _parse_signatures(request.headers.getlist("x-svc-signature")))
+        draft = _parse_draft(request, parse_signature_headers(request.headers.getlist("x-svc-signature")))
         size = _parse_content_length(request.headers.get("content-length"))
         existing = await asyncio.to_thread(self._service.store.find, draft.key)
         if existing is not None and size is not None and size != existing.size_bytes:
@@ -227,13 +233,6 @@ def _parse_draft(request: Request, signatures: tuple[Signature, ...] = ()) -> Bu
     return draft
 
 
-def _parse_signatures(values: list[str]) -> tuple[Signature, ...]:
-    pairs = [value.split() for value in values]
-    if len(pairs) > 8 or any(len(pair) != 2 or len("".join(pair)) > 200 for pair in pairs):
-        raise InvalidRequest("x-svc-signature must be a key and a value, both in base64.")
-    return tuple(Signature(key, value) for key, value in pairs)
-
-
 def _parse_content_length(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
@@ -253,6 +252,7 @@ def _json_response(value: object, status: int = 200) -> Response:
 
 async def _error_response(request: Request, error: Exception) -> Response:
     problem = error if isinstance(error, SvcError) else InternalError("Internal error.")
+    request.scope[SCOPE_ERROR_CODE] = problem.code
     return Response(encode_error_body(problem), problem.status, dict(problem.headers), "application/json")
 
 

@@ -10,11 +10,12 @@ from typing import Protocol
 from svc.allowed_hosts import AllowedHosts, host_not_allowed_error
 from svc.errors import AuthenticationFailed, BundleNotFound
 from svc.registry.hashing import EntryHasher
-from svc.registry.index import RegistryIndex, UpstreamIndex, is_served
+from svc.registry.index import RegistryIndex, UpstreamIndex
 from svc.registry.metrics import RegistryCounters
 from svc.registry.open_files import OpenFile, OpenFileCache
+from svc.registry.traces import RegistryTracer
 from svc.security import Keyring, secret_from_headers
-from svc.stores.bundles.base import BundleStore
+from svc.stores.bundles.base import BundleStore, is_served
 from svc.wire.bundle import BundleEntry
 
 
@@ -38,14 +39,19 @@ class RegistryService:
         accel_prefix: str | None = None,
         upstream: UpstreamRegistry | None = None,
         hosts: AllowedHosts | None = None,
+        cors_origins: tuple[str, ...] = (),
+        tracer: RegistryTracer | None = None,
     ) -> None:
-        """`hosts` are the accepted `Host` values of requests without a key."""
+        """`hosts` are the accepted `Host` values of requests without a key, `cors_origins` the pages that may read."""
         self.store = store
         self.index = RegistryIndex(store, upstream)
         self.open_files = OpenFileCache(store)
         self.hasher = EntryHasher(store)
         self.counters = RegistryCounters()
         self.hosts = hosts or AllowedHosts("")
+        self.cors_origins = cors_origins
+        self.tracer = tracer
+        """Makes the spans of requests. None if traces are not exported."""
         self.private = private
         self.accel_prefix = accel_prefix
         self._keyring = keyring

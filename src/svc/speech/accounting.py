@@ -7,11 +7,10 @@ from typing import Literal, Protocol
 
 from svc.wire.key import ApiKey
 
-LIVE_TRANSCRIPTION_PATH = "/v1/audio/transcriptions/stream"
 UPLOAD_TRANSCRIPTION_PATH = "/v1/audio/transcriptions"
 
-SpeechRequestIdentity = tuple[str, str | None, str | None]
-"""The gateway's request id, the client's request id, and the client's address."""
+SpeechRequestIdentity = tuple[str, str | None, str | None, bytes]
+"""The gateway's request id, the client's request id and address, and the header lines of the client's trace."""
 SpeechRequestStatus = Literal["ok", "error", "cut", "client_closed"]
 
 

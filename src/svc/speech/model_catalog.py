@@ -12,7 +12,7 @@ from typing import NamedTuple
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import newest_version
 from svc.distribution import install_command
-from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed
+from svc.errors import InvalidRequest, ModelNotFound, SpeechFailed, SvcError
 from svc.settings import Settings
 from svc.speech.model import (
     MODEL_DESCRIPTION_FILE_NAME,
@@ -138,6 +138,16 @@ class SpeechModelCatalog:
             contents = [content for version in _list_folders(path) if (content := _find_content_folder(version))]
             model_names |= {path.name for content in contents if (content / MODEL_DESCRIPTION_FILE_NAME).is_file()}
         return sorted(model_names)
+
+    def languages_of(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Return the languages of installed models. An unreadable model has none."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            try:
+                found[name] = list(detect_model(self._find_installed_folder(name)).languages)
+            except (OSError, SvcError):  # a session reports it
+                found[name] = []
+        return found
 
     def _add_vad_file(self, model: RecognitionModel) -> RecognitionModel:
         """Add the VAD of the default model to a model without one."""

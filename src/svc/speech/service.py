@@ -18,6 +18,7 @@ from svc.speech.pool import SpeechWorkerPool, WorkerSlot
 from svc.speech.worker_process import RecognitionListener
 from svc.wire.key import ApiKey
 from svc.wire.speech import ConfigMessage
+from svc.wire.speech_catalog import TranscriptionModelEntry
 
 log = logging.getLogger("svc.speech")
 
@@ -103,6 +104,14 @@ class SpeechService:
         if "speech" not in key.scopes:
             return []
         return [name for name in await self._list_installed() if key.may_use(name)]
+
+    async def describe_models(self, key: ApiKey) -> list[TranscriptionModelEntry]:
+        """Return the installed models that the key may use, with their languages."""
+        names, default = await self.list_models(key), self.settings.default_model
+        languages = await asyncio.to_thread(self._model_catalog.languages_of, names)
+        return [
+            TranscriptionModelEntry(model=name, languages=languages[name], is_default=name == default) for name in names
+        ]
 
     async def _list_installed(self) -> list[str]:
         names = await asyncio.to_thread(self._model_catalog.model_names)

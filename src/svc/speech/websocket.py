@@ -17,12 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from svc.errors import AuthenticationFailed, SvcError
 from svc.speech import ipc, protocol
-from svc.speech.accounting import (
-    LIVE_TRANSCRIPTION_PATH,
-    SpeechRequestIdentity,
-    SpeechRequestStatus,
-    TrackedSpeechRequest,
-)
+from svc.speech.accounting import SpeechRequestIdentity, SpeechRequestStatus, TrackedSpeechRequest
 from svc.speech.audio import BYTES_PER_SECOND
 from svc.speech.key_monitor import SessionKeyMonitor
 from svc.speech.pool import AUDIO_CHUNK_BYTES, WorkerSlot
@@ -82,7 +77,7 @@ class WebSocketSession:
             try:
                 stack.callback(self._service.pool.reserve_session())
                 self._tracked_request = await self._service.request_tracker.track(
-                    self._key_monitor.key, LIVE_TRANSCRIPTION_PATH, self._identity, is_long_lived=True
+                    self._key_monitor.key, wire.LIVE_TRANSCRIPTION_PATH, self._identity, is_long_lived=True
                 )
             except SvcError as error:
                 self._session.reject(error)

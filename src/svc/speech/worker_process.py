@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from svc import telemetry
 from svc.errors import SpeechFailed
 from svc.speech import ipc
 from svc.speech.accounting import SpeechMetrics
@@ -210,7 +211,9 @@ def _spawn(child_socket: socket.socket) -> subprocess.Popen[bytes]:
 
 def compute_environment() -> dict[str, str]:
     """Return the environment of a process that computes: no secrets, and one thread for each library."""
-    return build_subprocess_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", HF_HUB_OFFLINE="1")
+    return build_subprocess_env(
+        OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", HF_HUB_OFFLINE="1", **telemetry.child_environment()
+    )
 
 
 def _wait_or_kill(child: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,12 @@ from typing import Annotated
 
 import msgspec
 
+from svc.errors import InvalidRequest
+
+MAX_SIGNATURES = 8
+"""Maximum signatures of a bundle."""
+SIGNATURE_HEADER = "x-svc-signature"
+"""The request header of a signature: the key, a space and the value."""
 Sha256Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -74,6 +80,14 @@ def entry_for_json(entry: BundleEntry, path: str | None = None) -> _BundleEntryJ
         yanked=entry.yanked,
         signatures=entry.signatures or msgspec.UNSET,
     )
+
+
+def parse_signature_headers(values: list[str]) -> tuple[Signature, ...]:
+    """Return the signatures in the values of SIGNATURE_HEADER. Raises InvalidRequest."""
+    pairs = [value.split() for value in values]
+    if len(pairs) > MAX_SIGNATURES or any(len(pair) != 2 or len("".join(pair)) > 200 for pair in pairs):
+        raise InvalidRequest(f"{SIGNATURE_HEADER} must be a key and a value, both in base64.")
+    return tuple(Signature(key, value) for key, value in pairs)
 
 
 def signed_statement(entry: BundleEntry) -> bytes:

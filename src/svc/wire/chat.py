@@ -259,3 +259,7 @@ class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The signature for earlier tool calls whose client did not keep that of the provider. Gemini requires one."""
     token_input: bool = True
     """Whether the provider accepts tokens as the input of embeddings, not only texts."""
+    image_input: bool = True
+    """Whether the provider accepts images. If not, a request with an image gets status 400."""
+    forced_tools: bool = True
+    """Whether the provider enforces `tool_choice`. If not, a JSON schema of the tools constrains the response."""

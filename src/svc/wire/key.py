@@ -15,6 +15,9 @@ CONFIGURED_SCOPES: Final = frozenset({"chat", "speech", "registry:read", "metric
 PUBLISHER_SCOPES: Final = frozenset({"registry:read", "registry:write"})
 """Scopes of a key in `SVC_REGISTRY_KEYS`, at the registry."""
 
+CONSOLE_SCOPES: Final = frozenset(SCOPES)
+"""Scopes of the key behind the link that `svc up` prints."""
+
 
 class ApiKey:
     """An API key without its secret. Immutable, and compared by identity."""

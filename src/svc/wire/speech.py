@@ -15,6 +15,8 @@ import msgspec
 
 from svc.errors import InvalidRequest
 
+LIVE_TRANSCRIPTION_PATH = "/v1/audio/transcriptions/stream"
+"""The path of the WebSocket."""
 MAX_CLIENT_MESSAGE_CHARS = 64 * 1024
 """Maximum characters of a text message. A longer one is rejected without being parsed."""
 MAX_CONFIG_STRING_CHARS = 4096

@@ -11,6 +11,7 @@ from svc.errors import ProviderFailed
 
 _LF_BYTE, _CR_BYTE = 10, 13
 """Integers: comparing bytes objects is ten times slower."""
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 """Maximum bytes of one event. A longer event is an upstream error."""
 
@@ -42,8 +43,7 @@ class EventSplitter:
     def feed_block(self, data: bytes) -> bytes:
         """Return the completed events as one block with LF line ends and a final blank line. Raises as `feed`."""
         if not self._has_started and data:
-            self._has_started = True
-            data = data.removeprefix(b"\xef\xbb\xbf")
+            data = self._remove_byte_order_mark(data)
         if self._pending_cr or _CR_BYTE in data:
             data = self._normalize_newlines(data)
         end = data.rfind(b"\n\n") + 2
@@ -65,6 +65,17 @@ class EventSplitter:
         self._buffer.clear()
         self._pending_cr = False
         return remainder + b"\n\n" if remainder.strip() else b""
+
+    def _remove_byte_order_mark(self, data: bytes) -> bytes:
+        """Return the start of the stream without a byte order mark, or b"" while only a part of one was received."""
+        if self._buffer:
+            data = bytes(self._buffer) + data
+            self._buffer.clear()
+        if len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data):
+            self._buffer += data
+            return b""
+        self._has_started = True
+        return data.removeprefix(_BYTE_ORDER_MARK)
 
     def _append(self, data: bytes) -> None:
         self._buffer += data

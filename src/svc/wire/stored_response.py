@@ -35,6 +35,8 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     account: int
     """The number of the provider's account, or 0 if it has one account."""
+    account_name: str = ""
+    """The name of the provider's account, which survives another order. Empty in rows of older versions."""
     is_native: bool
     """Whether the provider knows the response, too."""
     body: str

@@ -28,7 +28,7 @@ def commands() -> str:
 
 def _command(verb: str) -> str:
     module = plugins.load("cli", verb)
-    parser = cli._create_parser(f"svc {verb}", module.__doc__ or "")
+    parser = cli.create_parser(f"svc {verb}", module.__doc__ or "")
     module.add_arguments(parser)
     parts = [f"## `svc {verb}`", *_paragraphs(parser.description or "")]
     actions = list(_actions(parser))

@@ -6,14 +6,43 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from svc.gateway.endpoints import admin, openapi
+from svc.gateway.endpoints import admin, openapi, overview, provider_states
+from svc.gateway.endpoints.bundle_views import BundleFile, BundleState, BundleSummary
 from svc.keys.limit_usage import KeyLimitUsage
+from svc.keys.usage_series import SeriesAmounts, SeriesGroupTotals, UsagePoint
 from svc.stores.database.base import AttemptDetail
+from svc.wire.bundle import Signature
 from svc.wire.error import Problem
+from svc.wire.pipeline import PipelineExample, PipelineInput, PipelineProblem, PlannedStage
+from svc.wire.speech_catalog import TranscriptionModelEntry, VoiceEntry
 from tests.documentation.reference.markdown import code, field_docs, paragraph, table
 
 METHODS = ("get", "post", "put", "patch", "delete")
-NESTED = (admin.DefaultLimits, admin.ModelState, AttemptDetail, KeyLimitUsage, Problem)
+NESTED = (
+    SeriesAmounts,
+    SeriesGroupTotals,
+    UsagePoint,
+    overview.Percentiles,
+    overview.DegradedComponent,
+    overview.ProviderKeyState,
+    admin.DefaultLimits,
+    provider_states.ModelState,
+    provider_states.RecentUse,
+    provider_states.LastProviderError,
+    AttemptDetail,
+    KeyLimitUsage,
+    Problem,
+    BundleState,
+    BundleSummary,
+    BundleFile,
+    Signature,
+    PipelineExample,
+    PipelineInput,
+    PipelineProblem,
+    PlannedStage,
+    VoiceEntry,
+    TranscriptionModelEntry,
+)
 STRUCTS = {
     openapi.PUBLIC_SCHEMA_NAMES.get(each.__name__, each.__name__): each for each in (*openapi.SCHEMA_STRUCTS, *NESTED)
 }
@@ -70,6 +99,8 @@ def _request_body(content: Json) -> str:
     ((kind, body),) = content.items()
     if "$ref" in body["schema"]:
         return f"Request body: `{kind}`, {_type(body['schema'])}."
+    if "properties" not in body["schema"]:
+        return f"Request body: `{kind}`. {_sentence(body['schema']['description'])}"
     return f"Request body: `{kind}` with these fields:\n\n{_fields(body['schema'], {})}"
 
 

@@ -25,6 +25,7 @@ TABLES: dict[str, type[Any]] = {
     "ledger": settings.LedgerSettings,
     "cache": settings.CacheSettings,
     "responses": settings.ResponsesSettings,
+    "telemetry": settings.TelemetrySettings,
 }
 
 

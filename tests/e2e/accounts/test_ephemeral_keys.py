@@ -122,6 +122,18 @@ def test_ephemeral_key_invalid_field_returns_400_that_names_it(gateway: Gateway,
     assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", param)
 
 
+def test_ephemeral_key_unknown_model_returns_404_that_names_it(gateway: Gateway) -> None:
+    got = gateway.request("POST", PATH, {"models": [GPT, "gpt-9"]})
+    assert (got.status, got.code, got.json["error"]["param"]) == (404, "model_not_found", "models")
+    assert "'gpt-9'" in got.json["error"]["message"]
+
+
+def test_ephemeral_key_unknown_scope_error_lists_only_grantable_ones(gateway: Gateway) -> None:
+    message = gateway.request("POST", PATH, {"scopes": ["everything"]}).json["error"]["message"]
+    assert "'chat' and 'speech'" in message
+    assert "admin" not in message
+
+
 def test_ephemeral_key_huge_body_returns_413(gateway: Gateway) -> None:
     assert gateway.request("POST", PATH, b" " * (1 << 20) + b"{}").status == 413
 

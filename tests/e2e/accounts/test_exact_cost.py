@@ -28,18 +28,25 @@ CONFIG = """
 name = "google"
 base_url = "{address}/v1"
 api_key_env = "FAKE_KEY"
-models = [{{ id = "gemini-2.5-flash-image" }}, {{ id = "own", input_price = 0.5, output_price = 1.5 }}]
+[[providers.models]]
+id = "gemini-2.5-flash-image"
+[[providers.models]]
+id = "own"
+input_price = 0.5
+output_price = 1.5
+cached_input_price = 0.05
 """
 FORMULAS = {
-    "own": "(6 x 0.5 + 1299 x 1.5) / 1000000",
-    "gemini-2.5-flash-image": "(6 x 0.3 + 1290 x 30 + 9 x 2.5) / 1000000",
-    GPT: "(6 x 0.15 + 1299 x 0.6) / 1000000",
+    "own": "(4 x 0.5 + 2 x 0.05 + 1299 x 1.5) / 1000000",
+    "gemini-2.5-flash-image": "(4 x 0.3 + 2 x 0.3 + 1290 x 30 + 9 x 2.5) / 1000000",
+    GPT: "(4 x 0.15 + 2 x 0.075 + 1299 x 0.6) / 1000000",
 }
 """The formula of a configured price, of one in genai-prices, and of a built-in one."""
 IMAGE_USAGE = {
     "prompt_tokens": 6,
     "completion_tokens": 1299,
     "total_tokens": 1305,
+    "prompt_tokens_details": {"cached_tokens": 2},
     "completion_tokens_details": {"image_tokens": 1290, "audio_tokens": None},
     "cost": 0.0387243,
 }

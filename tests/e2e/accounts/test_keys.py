@@ -132,7 +132,7 @@ def test_key_many_unknown_keys_each_return_401(gateway: Gateway) -> None:
         (["--name", ""], "svc: --name: a key's name must have 1 to 200 printable characters.\n"),
         (["--name", "a" * 201], "svc: --name: a key's name must have 1 to 200 printable characters.\n"),
         (["--name", "a", "--scope", "chat,fly"], "fly"),
-        (["--name", "a", "--rpm", "0"], "svc: --rpm: expected a whole number >= 1.\n"),
+        (["--name", "a", "--rpm", "0"], "svc: --rpm: expected a whole number of at least 1.\n"),
         (["--name", "a", "--budget-usd", "nan"], "budget"),
         (["--name", "a", "--budget-period", "day"], "--budget-usd"),
         (["--name", "a", "--expires", "soon"], "soon"),

@@ -171,6 +171,9 @@ def test_limits_request_larger_than_limit_returns_400(gateway: Gateway, provider
     got = ask(gateway, made["key"], max_tokens=200)
     assert (got.status, got.code) == (400, "invalid_request")
     assert got.json["error"]["param"] == "max_tokens"
+    got = gateway.request("POST", "/v1/responses", {"model": GPT, "input": "Hi"}, key=made["key"])
+    assert (got.status, got.json["error"]["param"]) == (400, "max_output_tokens")
+    assert "max_output_tokens" in got.json["error"]["message"]
     rich = create(gateway, "--name", "poor", "--budget-usd", "0.000001")
     assert ask(gateway, rich["key"], max_tokens=200).status == 400
     assert provider_a.requests == []

@@ -24,7 +24,7 @@ UPGRADE = {
     "sec-websocket-version": "13",
     "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
 }
-LINE = re.compile(r'(svc_\w+)(\{(\w+="[^"]*")(,\w+="[^"]*")*\})? (-?[0-9.e+-]+)')
+LINE = re.compile(r'((?:svc|gen_ai)_\w+)(\{(\w+="[^"]*")(,\w+="[^"]*")*\})? (-?[0-9.e+-]+)')
 
 
 def metrics(gateway: Gateway) -> dict[str, float]:
@@ -57,6 +57,12 @@ def test_metrics_sum_counters_of_all_workers(start_gateway: StartGateway, worker
     assert found[f'svc_request_seconds_bucket{{{target},le="+Inf"}}'] == 5
     assert found[f'svc_attempts_total{{{target},outcome="ok"}}'] == 5
     assert found[f'svc_attempt_seconds_count{{{target},outcome="ok"}}'] == 5
+    operation = 'gen_ai_operation_name="chat",gen_ai_provider_name="openai",gen_ai_request_model="gpt-4o-mini"'
+    assert found[f"gen_ai_client_operation_duration_seconds_count{{{operation}}}"] == 5
+    assert found[f'gen_ai_client_operation_duration_seconds_bucket{{{operation},le="+Inf"}}'] == 5
+    tokens = f'{operation},gen_ai_token_type="input"'
+    assert found[f"gen_ai_client_token_usage_sum{{{tokens}}}"] == found[f"svc_prompt_tokens_total{{{target}}}"] > 0
+    assert found[f'gen_ai_client_token_usage_bucket{{{tokens},le="67108864"}}'] == 5
     assert found[f"svc_cost_usd_total{{{target}}}"] >= 0
     assert found['svc_limits_reached_total{limit="rpm"}'] == 2
     assert found['svc_degraded{what="keys"}'] == 0
@@ -87,6 +93,14 @@ def test_metrics_attempts_are_labelled_with_their_provider(
         f'{{{CLAUDE_LABELS},outcome="ok"}}': 2,
     }
     assert found[f'svc_attempt_seconds_count{{{GPT_LABELS},outcome="error"}}'] == 3
+    assert (
+        sum(
+            value
+            for name, value in found.items()
+            if name.startswith("gen_ai_client_operation_duration_seconds_count") and "error_type=" in name
+        )
+        == 3
+    )
     assert found[f"svc_retries_total{{{GPT_LABELS}}}"] == 1
     assert found[f"svc_retries_total{{{CLAUDE_LABELS}}}"] == 2
 

@@ -29,7 +29,7 @@ def test_docs_sdk_python_examples_run(machine: Machine, clips: dict[str, Path], 
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    assert "Paris" in done.stdout
+    assert "gateway" in done.stdout
     assert "model_not_found" in done.stdout
     assert "Hello world" in done.stdout
 

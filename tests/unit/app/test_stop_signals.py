@@ -47,6 +47,12 @@ def test_stop_signal_in_task_cancels_startup() -> None:
         assert run_until_stopped(stop, kill_self)
 
 
+def test_stop_signal_after_the_loop_is_closed_is_ignored() -> None:
+    with StopSignals() as stop:
+        assert run_until_stopped(stop, kill_self)
+        kill_self()
+
+
 def test_stop_signal_before_loop_prevents_startup() -> None:
     with StopSignals() as stop:
         kill_self()

@@ -311,3 +311,13 @@ def test_doctor_provider_with_tls_reports_certificate_errors(
             assert str(missing) in findings(capsys)["certificates"]["says"]
             with pytest.raises(UsageError, match="SSL_CERT_FILE"):
                 default_ssl_context()
+
+
+def test_doctor_aliases_are_reported_with_their_models(
+    capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "svc.toml").write_text('[[aliases]]\nname = "fast"\nmodel = "gpt-4o-mini"\n')
+    main(["doctor", "--json"])
+    alias = findings(capsys)["alias fast"]
+    assert alias["state"] == "off"
+    assert "gpt-4o-mini is not available: the provider openai has no API key" in alias["says"]

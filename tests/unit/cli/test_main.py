@@ -2,9 +2,12 @@
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import tomllib
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -21,9 +24,30 @@ def command(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_version_option_prints_version() -> None:
-    result = command("--version")
-    assert (result.returncode, result.stdout) == (0, f"svc {svc.__version__}\n")
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version_option_prints_version_and_build_facts(option: str) -> None:
+    result = command(option)
+    assert (result.returncode, result.stderr) == (0, "")
+    code = (
+        "compiled" if (Path(svc.__file__).parent / "dialects" / f"base{EXTENSION_SUFFIXES[0]}").exists() else "source"
+    )
+    pattern = (
+        rf"svc {re.escape(svc.__version__)} \(commit (\w+), {code}, CPython {platform.python_version()}, linux \w+\)\n"
+    )
+    assert re.fullmatch(pattern, result.stdout)
+
+
+def test_version_json_has_the_commit_of_the_checkout() -> None:
+    facts = json.loads(command("--version", "--json").stdout)
+    assert facts.keys() == {"version", "commit", "commit_time", "compiled", "python", "platform"}
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=TOP, capture_output=True, text=True, check=False).stdout
+    assert (facts["version"], facts["commit"]) == (svc.__version__, head.strip() or None)
+
+
+def test_version_unknown_option_is_wrong_use() -> None:
+    result = command("--version", "--yaml")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "'--yaml'" in result.stderr
 
 
 def test_entry_point_is_cli_main() -> None:
@@ -88,6 +112,21 @@ def test_models_rm_of_model_in_use_is_rejected(name: str, tmp_path: Path) -> Non
     assert "not installed" in command("models", "rm", "espeak-en-us", SVC_HOME=str(tmp_path)).stderr
 
 
+def test_models_rm_of_unknown_model_lists_installed_ones(tmp_path: Path) -> None:
+    result = command("models", "rm", "nope", SVC_HOME=str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr == "svc: 'nope' is not installed. Installed: none. See: svc models ls\n"
+
+
+def test_speak_to_missing_folder_fails_before_the_request(tmp_path: Path) -> None:
+    for output, problem in ((tmp_path / "no" / "a.wav", "there is no folder"), (tmp_path / "b.wav", "it is a folder")):
+        (tmp_path / "b.wav").mkdir(exist_ok=True)
+        gateway = "http://127.0.0.1:1/v1"  # would fail with another message
+        result = command("speak", "Hi", "-o", str(output), "--gateway", gateway, SVC_HOME=str(tmp_path))
+        assert result.returncode == 2
+        assert problem in result.stderr
+
+
 def test_help_begins_with_first_sentence_of_readme() -> None:
     sentence = "svc is an AI gateway, a live speech server and a model registry in one program."
     assert command("--help").stdout.startswith(f"{sentence}\n")
@@ -97,7 +136,7 @@ def test_help_begins_with_first_sentence_of_readme() -> None:
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (["foo"], "There is no command 'foo'. Available: bundle, "),
+        (["foo"], "There is no command 'foo'. Available: backup, bundle, "),
         (["model"], "There is no command 'model'. Did you mean 'models'?"),
         (["keys", "list"], "There is no action 'list'. Did you mean 'ls'? Available: create, ls, "),
         (["models", "delete", "x"], "There is no action 'delete'. Did you mean 'rm'?"),

@@ -497,7 +497,7 @@ def test_anthropic_upstream_thinking_without_signature_is_dropped() -> None:
         (
             {
                 "messages": [
-                    {"role": "user", "content": [{"type": "image_url", "image_url": "data:image/bmp;base64,A"}]}
+                    {"role": "user", "content": [{"type": "image_url", "image_url": "data:image/bmp;base64,AAAA"}]}
                 ]
             },
             "messages[0].content",
@@ -689,3 +689,47 @@ def test_routing_info_number_out_of_range_error_states_the_bound(field: str, val
         decode_routing_info(openai, raw)
     assert caught.value.param == field
     assert words in caught.value.message
+
+
+IMAGE_FIELD = "messages[0].content[0]"
+BROKEN_BASE64 = ["", "A", "AAA", "AA=A", "A A=", "ÄÄÄÄ", "%41%41"]
+
+
+@pytest.mark.parametrize("data", BROKEN_BASE64)
+def test_image_with_broken_base64_is_rejected(data: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    for dialect, content, param in (
+        (openai, part, f"{IMAGE_FIELD}.image_url.url"),
+        (anthropic, {"type": "image", "source": source}, f"{IMAGE_FIELD}.source.data"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            read(dialect, messages=[{"role": "user", "content": [content]}])
+        assert caught.value.param == param
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "a/b", "é", "a\n", "n" * 129])
+def test_tool_name_that_providers_refuse_is_rejected(name: str) -> None:
+    tools = {"function": {"name": name}, "type": "function"}
+    for dialect, tool, param in (
+        (openai, tools, "tools[0].function.name"),
+        (anthropic, {"name": name}, "tools[0].name"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            read(dialect, tools=[tool])
+        assert caught.value.param == param
+
+
+def test_tool_name_of_maximum_length_is_accepted() -> None:
+    assert read(openai, tools=[{"type": "function", "function": {"name": "n" * 64}}]).tools[0].name == "n" * 64
+    assert read(anthropic, tools=[{"name": "n" * 128}]).tools[0].name == "n" * 128
+
+
+def test_unknown_effort_is_rejected() -> None:
+    for dialect, fields, param in (
+        (openai, {"reasoning_effort": "extreme"}, "reasoning_effort"),
+        (anthropic, {"output_config": {"effort": "extreme"}}, "output_config.effort"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            read(dialect, **fields)
+        assert caught.value.param == param

@@ -75,3 +75,15 @@ def test_check_remote_gateway_skips_name_validation(
     assert run(STAGE % "provider: custom, model: custom", "--check") == 0
     monkeypatch.setenv("SVC_GATEWAY_URL", "http://localhost:3000/v1")
     assert run(STAGE % "provider: custom, model: custom", "--check") == 2
+
+
+@pytest.mark.parametrize("key", [None, "sk-1"])
+def test_check_alias_passes(
+    key: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if key:
+        monkeypatch.setenv("PROVIDER_A_API_KEY", key)
+    Path("svc.toml").write_text('[[aliases]]\nname = "fast"\nmodel = "gpt-4o-mini"\n')
+    assert run(STAGE % "model: fast", "--check") == 0
+    assert run(STAGE % "provider: openai, model: fast", "--check") == 0
+    assert run(STAGE % "provider: groq, model: fast", "--check") == 2

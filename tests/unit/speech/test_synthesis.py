@@ -95,6 +95,17 @@ def test_complete_wav_sizes_corrects_a_stream_only() -> None:
         assert file.getnframes() == len(TONE)
 
 
+def test_streamed_wav_is_read_by_ffmpeg_with_its_duration() -> None:
+    """The header of a stream has no size. FFmpeg, and so ffprobe, reads to the end of the file."""
+    av = pytest.importorskip("av")
+    encoder = create_encoder("wav")
+    streamed = b"".join(encoder.encode(TONE) for _ in range(20)) + encoder.encode(TONE, is_last=True)
+    with av.open(io.BytesIO(streamed)) as container:
+        rate = container.streams.audio[0].rate
+        samples = sum(frame.samples for frame in container.decode(audio=0))
+    assert (rate, samples) == (SPEECH_SAMPLE_RATE_HZ, 21 * len(TONE))
+
+
 def test_synthesize_passes_speed_and_voice_and_pauses_between_sentences() -> None:
     voice = ToneVoice()
     request = SpeechRequest(model="m", input="Hello. Bye.", voice="anna", response_format="pcm", speed=2)

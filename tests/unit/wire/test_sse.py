@@ -23,11 +23,11 @@ def test_event_splitter_any_line_ending_is_accepted(end: bytes) -> None:
 def test_event_splitter_long_line_in_small_chunks_takes_linear_time() -> None:
     def elapsed_seconds(size: int) -> float:
         splitter = EventSplitter()
-        begin = time.perf_counter()
+        begin = time.process_time()
         for _ in range(size // 100):
             splitter.feed(b"x" * 100)
         assert splitter.feed(b"\n\n") == [b"x" * size]
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
     elapsed_seconds(10_000)
     assert elapsed_seconds(4_000_000) < 100 * max(elapsed_seconds(400_000), 1e-3)

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from svc.dialects.anthropic.documents import decode_document
 from svc.dialects.anthropic.request_schema import MAX_REQUESTED_TOKENS
+from svc.dialects.request_values import AnthropicToolName, Effort, check_base64
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -63,7 +64,7 @@ class _RequestMessage(msgspec.Struct):
 
 
 class _RequestTool(msgspec.Struct):
-    name: NonEmptyText
+    name: AnthropicToolName
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -87,7 +88,7 @@ class _RequestFormat(msgspec.Struct):
 
 
 class _RequestOutputConfig(msgspec.Struct):
-    effort: str | None = None
+    effort: Effort | None = None
     format: _RequestFormat | None = None
 
 
@@ -222,7 +223,8 @@ def _decode_image(block: _RequestBlock, path: str) -> ImagePart:
     source_type: Any = _ImageSource | None
     source: _ImageSource | None = convert_client_value(block.source, source_type, f"{path}.source")
     if source is not None and source.type == "base64" and source.media_type and source.data is not None:
-        return ImagePart(media_type=source.media_type, data=source.data, cache=block.cache_control)
+        data = check_base64(source.data, f"{path}.source.data")
+        return ImagePart(media_type=source.media_type, data=data, cache=block.cache_control)
     if source is not None and source.type == "url" and source.url:
         return ImagePart(url=source.url, cache=block.cache_control)
     raise InvalidRequest("An image must be a link or base64 data.", param=f"{path}.source")

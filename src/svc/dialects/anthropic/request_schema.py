@@ -27,11 +27,16 @@ class _RoutingOutputConfig(msgspec.Struct, gc=False):
 
 
 class CountBody(msgspec.Struct, gc=False):
-    """The body of a token count, which has no `max_tokens`."""
+    """The body of a token count, which has no `max_tokens`. The last fields are checked, because they are counted."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     messages: Annotated[list[_RoutingMessage], Meta(min_length=1)]
     system: msgspec.Raw = ABSENT
+    tools: list[dict[str, msgspec.Raw]] | None = None
+    tool_choice: dict[str, msgspec.Raw] | None = None
+    thinking: dict[str, msgspec.Raw] | None = None
+    output_config: _RoutingOutputConfig | None = None
+    mcp_servers: list[dict[str, msgspec.Raw]] | None = None
 
 
 class RoutingBody(msgspec.Struct, gc=False):

@@ -3,6 +3,7 @@
 routing_info                          the checked fields of a request that routing needs
 request_decoder, request_encoder      a client's request to canonical chat; canonical chat to an upstream's request
 response_passthrough, response_codec  complete responses: normalized; to and from canonical chat
+forced_tools                          tool calls of upstreams that do not enforce `tool_choice`
 stream_passthrough                    a stream for clients of the same dialect, normalized
 stream_decoder, stream_encoder        an upstream's stream to deltas; deltas to a client's stream
 """
@@ -18,6 +19,7 @@ from svc.dialects.base import (
     StreamDecoder,
     StreamEncoder,
 )
+from svc.dialects.openai.forced_tools import ForcedToolDialect
 from svc.dialects.openai.model_series import requires_max_completion_tokens
 from svc.dialects.openai.request_decoder import decode_request
 from svc.dialects.openai.request_encoder import encode_request
@@ -35,6 +37,7 @@ class OpenAIDialect(Dialect):
 
     def __init__(self) -> None:
         super().__init__("openai", chat_path="/chat/completions", models_path="/models")
+        self.forced_tool_variant = ForcedToolDialect(self)
 
     def decode_request(self, raw: bytes) -> ChatRequest:
         return decode_request(raw)

@@ -17,6 +17,9 @@ from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
 MAX_EMBEDDING_INPUTS: Final = 2048
 """Maximum number of inputs of one request (OpenAI's API reference, "Create embeddings")."""
+MAX_EMBEDDING_DIMENSIONS: Final = 65_536
+"""Maximum of `dimensions`, which no published model reaches."""
+MAX_TOKEN_ID: Final = 2**31 - 1
 _VECTOR_STARTS: Final = b'["'
 """The first byte of a vector: a list of numbers, or base64."""
 
@@ -25,7 +28,8 @@ class EmbeddingsBody(msgspec.Struct):
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     input: Annotated[str, Meta(min_length=1)] | Annotated[list[Any], Meta(min_length=1)]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=MAX_EMBEDDING_DIMENSIONS)] | None = None
+    user: str | None = None
     stream: bool | None = None
 
 
@@ -55,7 +59,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     if fields.stream:
         raise InvalidRequest("Embeddings cannot be streamed: omit `stream`.", param="stream")
     if isinstance(fields.input, list):
-        _check_inputs(fields.input)
+        _check_inputs(fields.input, is_complete=body.skeleton is body.raw)
     return RoutingInfo(model=fields.model, has_completion=False, has_single_prompt=False)
 
 
@@ -70,8 +74,11 @@ def check_supported(body: RequestBody, overrides: UpstreamOverrides) -> None:
         raise InvalidRequest("This model takes texts only: send strings as `input`, not tokens.", param="input")
 
 
-def _check_inputs(inputs: list[Any]) -> None:
-    """Check that the inputs are strings, or tokens, or lists of tokens. Raises InvalidRequest."""
+def _check_inputs(inputs: list[Any], *, is_complete: bool) -> None:
+    """Check that the inputs are strings, or tokens, or lists of tokens. Raises InvalidRequest.
+
+    `is_complete`: long texts have their content, so that an empty text is one of the client's.
+    """
     kind = type(inputs[0])
     if kind not in (str, int, list) or any(type(item) is not kind for item in inputs):
         raise InvalidRequest(
@@ -79,13 +86,17 @@ def _check_inputs(inputs: list[Any]) -> None:
         )
     if kind is not int and len(inputs) > MAX_EMBEDDING_INPUTS:
         raise InvalidRequest(f"`input` has more than {MAX_EMBEDDING_INPUTS} entries.", param="input")
+    if kind is str and is_complete and not all(inputs):
+        index = inputs.index("")
+        raise InvalidRequest(f"`input[{index}]` is empty.", param=f"input[{index}]")
     tokens = inputs if kind is int else []
     if kind is list:
         if not all(inputs):
             raise InvalidRequest("`input` has an empty list of tokens.", param="input")
         tokens = [token for token_list in inputs for token in token_list]
-    if any(type(token) is not int or token < 0 for token in tokens):
-        raise InvalidRequest("Invalid value for `input`: a token is an integer, 0 or above.", param="input")
+    if any(type(token) is not int or not 0 <= token <= MAX_TOKEN_ID for token in tokens):
+        message = f"Invalid value for `input`: a token is an integer from 0 to {MAX_TOKEN_ID}."
+        raise InvalidRequest(message, param="input")
 
 
 def decode_response(raw: bytes) -> EncodedResponse:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
 from svc.dialects.openai.request_schema import MAX_REQUESTED_TOKENS, StreamOptions
+from svc.dialects.request_values import Effort, FunctionName, check_base64
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -78,7 +79,7 @@ class _RequestMessage(msgspec.Struct):
 
 
 class _FunctionDefinition(msgspec.Struct):
-    name: Annotated[str, Meta(min_length=1)]
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -129,7 +130,7 @@ class _RequestBody(msgspec.Struct):
     tool_choice: Literal["auto", "none", "required"] | _RequestToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: _RequestFormat | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Effort | None = None
     thinking: dict[str, Any] | None = None
     user: str | None = None
 
@@ -220,7 +221,8 @@ def _decode_image(image: _ImageUrl | str, cache: dict[str, Any] | None, path: st
     match = DATA_URL_PATTERN.fullmatch(url)
     if match is None:
         raise InvalidRequest("An image must be an http(s) link or a data URL in base64.", param=f"{path}.image_url.url")
-    return ImagePart(media_type=match.group(1).lower(), data=match.group(2), detail=detail, cache=cache)
+    data = check_base64(match.group(2), f"{path}.image_url.url")
+    return ImagePart(media_type=match.group(1).lower(), data=data, detail=detail, cache=cache)
 
 
 def _decode_tool_result(message: _RequestMessage, parts: list[ContentPart], path: str) -> ToolResult:

@@ -8,6 +8,7 @@ from svc.dialects.base import EncodedRequest, ModelProfile
 from svc.dialects.openai.documents import encode_file
 from svc.dialects.openai.model_series import rejects_reasoning_effort
 from svc.dialects.request_passthrough import apply_overrides
+from svc.dialects.tool_names import shorten_tool_name
 from svc.dialects.unsupported_fields import find_dropped_fields, lower_max_tokens
 from svc.dialects.validation import encode_upstream_body
 from svc.wire.chat import (
@@ -178,11 +179,12 @@ def _tool_result_text(part: TextPart | ImagePart | DocumentPart) -> str | None:
 
 
 def _encode_tool_call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    function = {"name": shorten_tool_name(call.name), "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _encode_tool(tool: ToolDefinition) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    function: dict[str, Any] = {"name": shorten_tool_name(tool.name), "description": tool.description}
     function |= {"parameters": tool.parameters, "strict": tool.strict}
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
@@ -191,7 +193,7 @@ def _encode_tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | Non
     if choice is None:
         return None
     if choice.mode == "tool":
-        return {"type": "function", "function": {"name": choice.name}}
+        return {"type": "function", "function": {"name": shorten_tool_name(choice.name or "")}}
     return choice.mode
 
 

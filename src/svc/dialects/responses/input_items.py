@@ -12,6 +12,7 @@ import msgspec
 
 from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
 from svc.dialects.openai.response_codec import CUSTOM_INPUT_PREFIX, CUSTOM_INPUT_SUFFIX, escape_json_text
+from svc.dialects.request_values import check_base64
 from svc.dialects.responses.reasoning import decode_thinking
 from svc.dialects.responses.tools import flatten_name
 from svc.dialects.validation import convert_client_value
@@ -265,7 +266,8 @@ def _decode_image(part: _Part, path: str) -> ImagePart:
     match = DATA_URL_PATTERN.fullmatch(url)
     if match is None:
         raise InvalidRequest("An image must be an http(s) link or a data URL in base64.", param=f"{path}.image_url")
-    return ImagePart(media_type=match.group(1).lower(), data=match.group(2), detail=part.detail)
+    data = check_base64(match.group(2), f"{path}.image_url")
+    return ImagePart(media_type=match.group(1).lower(), data=data, detail=part.detail)
 
 
 def _decode_file(part: _Part, path: str) -> DocumentPart:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.base import RequestBody
+from svc.dialects.request_values import Effort
 from svc.dialects.responses.input_items import DecodedMessage, InputDecoder
 from svc.dialects.responses.request_schema import ResponsesBody
 from svc.dialects.responses.stored import insert_earlier_items
@@ -41,7 +42,7 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
     fields = decode_client_object(request.raw)
     expanded = fields if request.earlier_items is None else insert_earlier_items(fields, request.earlier_items)
     body: ResponsesBody = convert_client_value(expanded, ResponsesBody, "")
-    _reject_untranslatable(body)
+    _reject_untranslatable(body, is_stored=request.is_stored)
     tool_set = decode_tools(body.tools or [])
     choice = decode_tool_choice(body.tool_choice, tool_set)
     decoder = InputDecoder()
@@ -50,7 +51,6 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
     earlier = request.earlier_items.conversation if request.earlier_items is not None else []
     decoder.add_input(body.input or [], earlier_items=len(earlier))
     messages = decoder.messages()
-    reasoning = body.reasoning
     chat = ChatRequest(
         model=body.model,
         messages=[decoded.message for decoded in messages],
@@ -63,7 +63,7 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
         tool_choice=choice if tool_set.definitions else None,
         parallel_tool_calls=body.parallel_tool_calls if tool_set.definitions else None,
         response_format=_decode_format(body),
-        effort=reasoning.effort if reasoning is not None else None,
+        effort=_decode_effort(body),
         user=body.user or body.safety_identifier,
         source="responses",
         omitted=list(dict.fromkeys([*_omitted_fields(fields, body), *tool_set.dropped, *decoder.dropped])),
@@ -75,14 +75,13 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
     return ResponsesRequest(chat, messages, fields, tool_set, includes_reasoning, request.is_stored)
 
 
-def _reject_untranslatable(body: ResponsesBody) -> None:
+def _reject_untranslatable(body: ResponsesBody, *, is_stored: bool) -> None:
     """Raise InvalidRequest for features that need the state or the platform of a provider."""
-    for name, hint in (("previous_response_id", "or"), ("conversation", "or use `previous_response_id` and")):
+    store_hint = "set `store = true` in the table [responses] of its configuration."
+    hint = "or use `previous_response_id`." if is_stored else f"or use `previous_response_id` and {store_hint}"
+    for name, alternative in (("previous_response_id", f"or {store_hint}"), ("conversation", hint)):
         if getattr(body, name):
-            message = (
-                f"The gateway keeps nothing for `{name}`: send the whole conversation in `input`, "
-                f"{hint} set `store = true` in the table [responses] of its configuration."
-            )
+            message = f"The gateway keeps nothing for `{name}`: send the whole conversation in `input`, {alternative}"
             raise InvalidRequest(message, param=name)
     for name in ("background", "prompt", "top_logprobs"):
         if getattr(body, name):
@@ -106,6 +105,13 @@ def _omitted_fields(fields: dict[str, Any], body: ResponsesBody) -> list[str]:
 
 
 _UNDERSTOOD_FIELDS: Final = frozenset(ResponsesBody.__struct_fields__)
+
+
+def _decode_effort(body: ResponsesBody) -> str | None:
+    """Return the effort. Raises InvalidRequest for an unknown one, which only the provider's own API may know."""
+    effort_type: Any = Effort | None
+    effort: str | None = convert_client_value(body.reasoning and body.reasoning.effort, effort_type, "reasoning.effort")
+    return effort
 
 
 def _decode_format(body: ResponsesBody) -> ResponseFormat | None:

@@ -20,4 +20,4 @@ def pass_through_response(raw: bytes) -> EncodedResponse:
         raise
     if payload.status == "failed":
         raise map_upstream_error(payload.error)
-    return EncodedResponse(raw, payload.token_usage(), payload.finish_reason(), payload.model)
+    return EncodedResponse(raw, payload.token_usage(), payload.finish_reason(), payload.model, native_id=payload.id)

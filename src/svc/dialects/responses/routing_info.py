@@ -24,6 +24,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
         stream=bool(fields.stream),
         include_usage=True,
         max_tokens=fields.max_output_tokens,
+        max_tokens_field="max_output_tokens",
         state=_find_reference(fields),
         can_store=fields.store is not False and not fields.background,
     )
@@ -41,6 +42,9 @@ def _decode_fields(body: RequestBody) -> ResponsesRoutingBody:
     is_empty = fields.input is None or (not fields.input and body.skeleton is body.raw)  # a skeleton has no long texts
     if is_empty and not (fields.previous_response_id or fields.prompt or fields.conversation):
         raise InvalidRequest("`input` is required, and must not be empty.", param="input")
+    if fields.previous_response_id and fields.conversation:
+        message = "`previous_response_id` and `conversation` exclude each other: send one of them."
+        raise InvalidRequest(message, param="previous_response_id")
     text_format = fields.text.format if fields.text is not None else None
     if text_format is not None and text_format.type == "json_schema":
         for name in ("name", "schema"):

@@ -34,7 +34,7 @@ _CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Dec
 class ResponsesPassthrough(Passthrough):
     """The StreamTransform from an upstream with the Responses API to a client of it."""
 
-    __slots__ = ("_created", "_final_response", "_last_number")
+    __slots__ = ("_created", "_final_response", "_last_number", "_native_id")
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,10 +42,15 @@ class ResponsesPassthrough(Passthrough):
         """The response object of the first event."""
         self._final_response = b""
         self._last_number = -1
+        self._native_id = ""
 
     @property
     def final_response(self) -> bytes:
         return self._final_response
+
+    @property
+    def native_id(self) -> str:
+        return self._native_id
 
     def _process_event(self, event: bytes) -> bytes:
         data = event_data(event)
@@ -64,11 +69,12 @@ class ResponsesPassthrough(Passthrough):
     def _start(self, event: NativeEvent) -> None:
         """Record the first event. Raises ProviderFailed if it is not of a response."""
         if not event.type.startswith(_RESPONSE_PREFIX) or event.type == "response.failed":
-            payload = self._decode_payload(event) if event.type == "response.failed" else None
-            if payload is not None and payload.error:
-                raise map_upstream_error(payload.error)
+            failed = self._decode_payload(event) if event.type == "response.failed" else None
+            if failed is not None and failed.error:
+                raise map_upstream_error(failed.error)
             raise ProviderFailed("The provider's stream has no start event.")
-        self.model = self._decode_payload(event).model
+        payload = self._decode_payload(event)
+        self.model, self._native_id = payload.model, payload.id
         self._created = bytes(event.response)
         self.has_started = True
 

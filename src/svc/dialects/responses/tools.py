@@ -10,28 +10,24 @@ Public documents: platform.openai.com/docs/guides/function-calling, and openresp
 
 from __future__ import annotations
 
-import hashlib
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
 
+from svc.dialects.request_values import FunctionName
+from svc.dialects.tool_names import shorten_tool_name
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
 from svc.wire.chat import ToolChoice, ToolDefinition
 
 NAMESPACE_SEPARATOR: Final = "__"
-MAX_TOOL_NAME_CHARS: Final = 64
-"""Maximum length of a function name in chat completions (platform.openai.com/docs/api-reference/chat/create)."""
 CUSTOM_TOOL_PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
     "additionalProperties": False,
 }
-_NAME_DIGEST_CHARS: Final = 8
 _CHOICE_MODES: Final[Any] = Literal["auto", "none", "required"]
-_ToolName = Annotated[str, Meta(min_length=1)]
 
 
 class _TypedTool(msgspec.Struct):
@@ -39,7 +35,7 @@ class _TypedTool(msgspec.Struct):
 
 
 class _FunctionTool(msgspec.Struct):
-    name: _ToolName
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -52,13 +48,13 @@ class _CustomFormat(msgspec.Struct):
 
 
 class _CustomTool(msgspec.Struct):
-    name: _ToolName
+    name: FunctionName
     description: str | None = None
     format: _CustomFormat | None = None
 
 
 class _NamespaceTool(msgspec.Struct):
-    name: _ToolName
+    name: FunctionName
     tools: list[dict[str, Any]]
     description: str | None = None
 
@@ -98,10 +94,7 @@ class ToolSet(msgspec.Struct):
 def flatten_name(name: str, namespace: str | None) -> str:
     """Return the function name for the upstream. A long name ends in a digest, so that it stays unique."""
     flat = f"{namespace.removesuffix(NAMESPACE_SEPARATOR)}{NAMESPACE_SEPARATOR}{name}" if namespace else name
-    if not namespace or len(flat) <= MAX_TOOL_NAME_CHARS:
-        return flat
-    digest = hashlib.sha256(flat.encode()).hexdigest()[:_NAME_DIGEST_CHARS]
-    return f"{flat[: MAX_TOOL_NAME_CHARS - _NAME_DIGEST_CHARS - 1]}_{digest}"
+    return shorten_tool_name(flat) if namespace else flat
 
 
 def decode_tools(tools: list[dict[str, Any]]) -> ToolSet:

@@ -15,6 +15,7 @@ import msgspec
 
 from svc.gateway.accounting.price import Price
 from svc.gateway.routing.backends import Backend
+from svc.settings import ModelSettings
 from svc.wire.usage import TokenUsage
 
 NANO_USD_PER_USD: Final = 1e9
@@ -25,6 +26,18 @@ MAX_FLOAT_NANO_USD: Final = 1e12
 """A thousand USD: above this, the error of floats can reach TIE_MARGIN."""
 TIE_MARGIN: Final = 1e-3
 _price_fields: Final = msgspec.structs.astuple
+
+
+def find_configured_price(model: ModelSettings) -> Price | None:
+    """Return the price in the configuration of a model, or None if it has neither `input_price` nor `output_price`."""
+    if model.input_price is None and model.output_price is None:
+        return None
+    return Price(
+        model.input_price or 0.0,
+        model.output_price or 0.0,
+        cached=model.cached_input_price,
+        written=model.cache_write_price,
+    )
 
 
 def compute_token_cost(price: Price, usage: TokenUsage) -> float:
@@ -147,12 +160,10 @@ class PriceTable:
         """Add the prices in the configuration of the backends' models."""
         self._by_backend.clear()
         for backend in backends:
-            model = backend.model
-            if model.input_price is not None or model.output_price is not None:
-                price = Price(model.input_price or 0.0, model.output_price or 0.0)
-                self._configured[backend.provider_name, model.id] = self._prices[backend.provider_name, model.id] = (
-                    price
-                )
+            price = find_configured_price(backend.model)
+            if price is not None:
+                price_key = backend.provider_name, backend.model_id
+                self._configured[price_key] = self._prices[price_key] = price
 
     def add_fetched_prices(self, fetched: Mapping[tuple[str, str], Price]) -> None:
         """Add the prices of the price list. The other models have no price."""

@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from svc.gateway.accounting.journal import JOURNAL_SUFFIX, SEGMENT_BYTES, Journal
@@ -59,6 +59,12 @@ PRICE_WAIT_SECONDS = 1.0
 """Seconds after the start to wait for the price list, if a model has no configured or built-in price."""
 PRUNE_INTERVAL_SECONDS = 3600.0
 RETENTION_DAY_SECONDS = 86400.0
+REPAIR_INTERVAL_SECONDS = 60.0
+"""Seconds between two searches for entries of older programs, whose sums are incomplete."""
+REPAIR_CPU_SECONDS = 0.02
+"""CPU time of the repair of sums in one scan, with pauses of DECODED_REST_FACTOR."""
+REPAIR_DELAY_SECONDS = 60.0
+"""Seconds after the end of an hour until its sums are repaired: its last entries may be late."""
 
 
 class JournalIngester:
@@ -98,6 +104,8 @@ class JournalIngester:
         self._has_backlog = False
         """Whether the current scan found more than one segment."""
         self._prune_at = 0.0
+        self._repair_at = 0.0
+        self._repair: Iterator[int] | None = None
         self._caught_up_at = self._last_scan_ended_at = time.monotonic()
         """The start and the end of the last complete scan (`time.monotonic`)."""
         self._stop = threading.Event()
@@ -184,6 +192,8 @@ class JournalIngester:
             self._journal.waiting_bytes = 0
         self._caught_up_at, self._last_scan_ended_at = started_at, time.monotonic()
         self._prune()
+        if self._journal is not None and not self._stop.is_set():
+            self._repair_sums()
 
     def _ingest_buffered_lines(self, journal: Journal) -> None:
         if self._unconfirmed_lines:
@@ -356,6 +366,25 @@ class JournalIngester:
             if self._database.prune_entries(time.time() - self._retention_seconds):
                 self._prune_at = 0.0
 
+    def _repair_sums(self) -> None:
+        """Continue to complete the sums of entries that an older program stored."""
+        if self._repair is None:
+            if time.monotonic() < self._repair_at:
+                return
+            self._repair = self._database.repair_sums(time.time() - REPAIR_DELAY_SECONDS)
+        repair, self._repair = self._repair, None  # it ends with an error
+        cpu_seconds = 0.0
+        while cpu_seconds < REPAIR_CPU_SECONDS:
+            started_at = time.thread_time()
+            if next(repair, None) is None:
+                self._repair_at = time.monotonic() + REPAIR_INTERVAL_SECONDS
+                return
+            duration = time.thread_time() - started_at
+            cpu_seconds += duration
+            if self._stop.wait(duration * DECODED_REST_FACTOR):
+                return
+        self._repair = repair
+
 
 def _tracks_offset(name: str) -> bool:
     """Return False for a journal of an old version, without an offset in the database: each entry is looked up."""
@@ -374,8 +403,13 @@ def wait_for_journal_writers(folder: Path, seconds: float) -> None:
     Workers whose supervisor was killed continue for a moment.
     """
     deadline = time.monotonic() + seconds
-    while any(_is_locked(folder / name) for name in _journal_names(folder)) and time.monotonic() < deadline:
+    while has_journal_writers(folder) and time.monotonic() < deadline:
         time.sleep(0.02)
+
+
+def has_journal_writers(folder: Path) -> bool:
+    """Return whether a process writes or ingests a journal in the folder."""
+    return any(_is_locked(folder / name) for name in _journal_names(folder))
 
 
 def _is_locked(path: Path) -> bool:

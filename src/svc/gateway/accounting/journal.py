@@ -117,7 +117,10 @@ class Journal:
         if summary is None:
             summary = self._summary = SegmentSummary(self.path.name, self._size, self._file_handle)
         usage, usd = record.bill.usage, record.bill.cost_usd
-        summary.add_line(size, record.key, record.model, record.provider, record.time, record.request_id, usage, usd)
+        is_error = record.status == "error" or record.status == "cut"
+        summary.add_line(
+            size, record.key, record.model, record.provider, record.time, record.request_id, usage, usd, is_error
+        )
         if summary.end - summary.start >= SEGMENT_BYTES:
             self.seal_segment()
 

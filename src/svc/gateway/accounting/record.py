@@ -14,6 +14,7 @@ import msgspec
 
 from svc.gateway.accounting.bill import EMPTY_BILL, Bill
 from svc.wire.key import ApiKey
+from svc.wire.limit_state import LimitState
 from svc.wire.usage import TokenUsage
 
 RequestStatus = Literal["ok", "error", "cut", "client_closed"]
@@ -40,6 +41,7 @@ class AttemptRecord:
         "account",
         "code",
         "duration_ms",
+        "ended_at",
         "http_status",
         "is_retry",
         "is_timed",
@@ -53,6 +55,8 @@ class AttemptRecord:
     """The number of the provider's account, from 1, or None if the provider has one account."""
     code: str | None
     """The code of the error, if the attempt failed."""
+    ended_at: float
+    """Loop time in seconds, or 0 if the attempt ended with the request."""
     http_status: int | None
     """The status of the provider's response, or None if there was none."""
     is_retry: bool
@@ -73,6 +77,7 @@ class AttemptRecord:
         *,
         is_retry: bool = False,
         is_timed: bool = True,
+        ended_at: float = 0.0,
     ) -> None:
         self.request_id = request_id
         self.provider = provider
@@ -84,6 +89,7 @@ class AttemptRecord:
         self.duration_ms = duration_ms
         self.is_retry = is_retry
         self.is_timed = is_timed
+        self.ended_at = ended_at
 
 
 class RequestRecord:
@@ -99,12 +105,14 @@ class RequestRecord:
         "code",
         "duration_seconds",
         "endpoint",
+        "error_message",
         "first_byte_seconds",
         "from_cache",
         "http_status",
         "is_timed",
         "key",
         "limit_name",
+        "limit_state",
         "line",
         "model",
         "provider",
@@ -113,11 +121,18 @@ class RequestRecord:
         "resume_count",
         "status",
         "time",
+        "trace_context",
         "upstream_request_id",
     )
 
     limit_name: str
     """The limit that rejected the request (see `RateLimited`), or empty."""
+    limit_state: LimitState | None
+    """The use of that limit of the key. None for other limits."""
+    error_message: str
+    """The message of the error that ended the request, or empty."""
+    trace_context: bytes
+    """The header lines of the client's trace, or empty."""
     client_field: bytes
     """The end of the access log line, see `encode_client_field`."""
     is_timed: bool
@@ -148,6 +163,9 @@ class RequestRecord:
         attempt_records: tuple[AttemptRecord, ...] = (),
         upstream_request_id: str | None = None,
         limit_name: str = "",
+        limit_state: LimitState | None = None,
+        error_message: str = "",
+        trace_context: bytes = b"",
         client_field: bytes = b"",
         is_timed: bool = True,
     ) -> None:
@@ -171,6 +189,9 @@ class RequestRecord:
         self.attempt_records = attempt_records
         self.upstream_request_id = upstream_request_id
         self.limit_name = limit_name
+        self.limit_state = limit_state
+        self.error_message = error_message
+        self.trace_context = trace_context
         self.client_field = client_field
         self.is_timed = is_timed
         self.line = b""

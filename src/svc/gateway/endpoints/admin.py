@@ -1,4 +1,4 @@
-"""The admin API, `/v1/admin/…`: keys, usage, limits and the state of providers, for keys with the scope `admin`.
+"""The admin API, `/v1/admin/…`: keys, usage and limits, for keys with the scope `admin`. Any key may read itself.
 
 These are ASGI routes. `svc.keys.lifecycle` changes the keys, also for `svc keys`. `openapi.yaml` describes the routes.
 """
@@ -14,20 +14,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest
+from svc.gateway.endpoints.asgi_responses import authenticate_request, read_body
 from svc.gateway.endpoints.metrics import MetricsPublisher
-from svc.gateway.endpoints.responses import authenticate_request, read_body
 from svc.gateway.endpoints.usage import query_usage
 from svc.gateway.limits.usage_view import current_key_usage
 from svc.gateway.proxy.context import GatewayContext
-from svc.gateway.routing.backends import Backend
-from svc.gateway.routing.circuit_breaker import worst_state
-from svc.gateway.routing.providers import Provider
 from svc.keys import lifecycle
 from svc.keys.lifecycle import ShownKey
 from svc.keys.limit_usage import KeyLimitUsage
 from svc.keys.usage_query import parse_usage_query
-from svc.resilience import BreakerState
 from svc.stores.database.thread import DatabaseThread
+from svc.wire.key import EphemeralKey
 
 AdminHandler = Callable[[Request], Awaitable[Response]]
 
@@ -49,45 +46,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     defaults: DefaultLimits
     """The limits of keys without their own limits."""
     reached: dict[str, int]
-    """How often each limit was reached on this machine since the gateway started."""
+    """How often each limit was reached on this machine since the gateway started. Empty without the scope `admin`."""
     data: list[KeyLimitUsage]
     """The current use of each key, in the order of ids, including revoked keys."""
     has_more: bool
     """Whether there is another page."""
-
-
-class ModelState(msgspec.Struct, frozen=True, kw_only=True):
-    """A model at a provider."""
-
-    id: str
-    """The id of the model."""
-    context_window: int
-    """Tokens of prompt and response together."""
-    max_output_tokens: int | None
-    """Maximum tokens of a response. Null means unknown."""
-    input_price: float | None
-    """USD per million input tokens."""
-    output_price: float | None
-    """USD per million output tokens."""
-    breaker: BreakerState
-    """The worst state of the circuit breaker over all workers and accounts."""
-    accounts: dict[str, BreakerState]
-    """The state of the circuit breaker of each account, by its number."""
-
-
-class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider, without its key."""
-
-    name: str
-    """The name of the provider."""
-    dialect: str
-    """Its dialect."""
-    base_url: str
-    """Its address."""
-    accounts: int
-    """The number of its accounts."""
-    models: list[ModelState]
-    """Its models."""
 
 
 class AdminApi:
@@ -105,18 +68,26 @@ class AdminApi:
         """Return the routes. Handlers raise SvcError, which the application converts to a response."""
         return [
             self._route("/v1/admin/keys", GET=self._list_keys, POST=self._create_key),
-            self._route("/v1/admin/keys/{id}", GET=self._get_key, PATCH=self._update_key),
+            self._route("/v1/admin/keys/{id}", own_id=_id_in_path, GET=self._get_key, PATCH=self._update_key),
             self._route("/v1/admin/keys/{id}/rotate", POST=self._rotate_key),
             self._route("/v1/admin/keys/{id}/revoke", POST=self._revoke_key),
             self._route("/v1/admin/usage", GET=self._get_usage),
-            self._route("/v1/admin/limits", GET=self._get_limits),
-            self._route("/v1/admin/providers", GET=self._list_providers),
+            self._route("/v1/admin/limits", own_id=_id_in_query, GET=self._get_limits),
         ]
 
-    def _route(self, path: str, **handlers: AdminHandler) -> Route:
+    def _route(
+        self, path: str, *, own_id: Callable[[Request], str | None] | None = None, **handlers: AdminHandler
+    ) -> Route:
+        """Return a route for the scope `admin`. Any key may read itself, if it is the key that `own_id` returns."""
+
         async def handle(request: Request) -> Response:
-            (await authenticate_request(self._context, request)).require_scope("admin")
-            return await handlers["GET" if request.method == "HEAD" else request.method](request)
+            key = await authenticate_request(self._context, request)
+            method = "GET" if request.method == "HEAD" else request.method
+            is_own = own_id is not None and own_id(request) == key.id and not isinstance(key, EphemeralKey)
+            if not (is_own and method == "GET"):
+                key.require_scope("admin")
+            request.state.is_admin = "admin" in key.scopes
+            return await handlers[method](request)
 
         return Route(path, handle, methods=list(handlers))
 
@@ -129,14 +100,24 @@ class AdminApi:
     async def _key_page(self, request: Request) -> tuple[list[ShownKey], bool]:
         """Return the page of keys that the query selects, and whether there are more.
 
-        The query parameters are `after` and `limit`. Raises InvalidRequest.
+        The query parameters are `after`, `limit`, `search` and `revoked`. Raises InvalidRequest.
         """
         limit = request.query_params.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit[:9]) <= lifecycle.MAX_KEYS_PER_PAGE:
             raise InvalidRequest(f"limit must be a number from 1 to {lifecycle.MAX_KEYS_PER_PAGE}.", param="limit")
+        revoked = request.query_params.get("revoked", "")
+        if revoked not in ("", "true", "false"):
+            raise InvalidRequest("revoked must be true or false.", param="revoked")
         after, page_size = request.query_params.get("after", ""), int(limit)
+        search = request.query_params.get("search", "")
         keys = await self._database.run_query(
-            lambda database: lifecycle.list_keys(database, after=after, limit=page_size + 1)
+            lambda database: lifecycle.list_keys(
+                database,
+                after=after,
+                limit=page_size + 1,
+                search=search,
+                revoked=None if revoked == "" else revoked == "true",
+            )
         )
         return keys[:page_size], len(keys) > page_size
 
@@ -166,7 +147,7 @@ class AdminApi:
         key_id = request.path_params["id"]
         return _json_response(await self._database.run_query(lambda database: lifecycle.revoke_key(database, key_id)))
 
-    # usage, limits and providers
+    # usage and limits
 
     async def _get_usage(self, request: Request) -> Response:
         rows = await query_usage(self._context, self._database, parse_usage_query(request.query_params))
@@ -184,6 +165,7 @@ class AdminApi:
         reached = {
             name: int(page.values.get(f'svc_limits_reached_total{{limit="{name}"}}', 0))
             for name in self._context.metrics.limit_refusals
+            if request.state.is_admin  # the counts are those of all keys
         }
         return _json_response(
             Limits(
@@ -194,46 +176,14 @@ class AdminApi:
             )
         )
 
-    async def _list_providers(self, request: Request) -> Response:
-        states = (await self._metrics_publisher.aggregate()).breakers
-        backends_by_provider: dict[str, list[Backend]] = {}
-        for backend in self._context.router.backends():
-            backends_by_provider.setdefault(backend.provider_name, []).append(backend)
-        data = [self._provider_state(backends, states) for backends in backends_by_provider.values()]
-        return _json_response({"object": "list", "data": data})
 
-    def _provider_state(self, backends: list[Backend], states: dict[str, BreakerState]) -> ProviderState:
-        provider = backends[0].provider
-        return ProviderState(
-            name=provider.name,
-            dialect=provider.dialect.name,
-            base_url=_public_base_url(provider),
-            accounts=max(1, len(backends[0].account_backends)),
-            models=[self._model_state(backend, states) for backend in backends],
-        )
-
-    def _model_state(self, backend: Backend, states: dict[str, BreakerState]) -> ModelState:
-        model, price = backend.model, self._context.ledger.prices.get(backend.provider_name, backend.model_id)
-        name = f"{backend.provider_name}/{model.id}"
-        account_states: dict[str, BreakerState] = {
-            str(account.account_number): states.get(f"{name}#{account.account_number}", "closed")
-            for account in backend.account_backends
-        }
-        return ModelState(
-            id=model.id,
-            context_window=model.context_window,
-            max_output_tokens=model.max_output_tokens,
-            input_price=price.input if price else None,
-            output_price=price.output if price else None,
-            breaker=worst_state([states.get(name, "closed"), *account_states.values()]),
-            accounts=account_states,
-        )
+def _id_in_path(request: Request) -> str | None:
+    id: str = request.path_params["id"]
+    return id
 
 
-def _public_base_url(provider: Provider) -> str:
-    """Return the provider's base URL without user name and password."""
-    address = provider.address
-    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+def _id_in_query(request: Request) -> str | None:
+    return request.query_params.get("key")
 
 
 def _json_response(body: Any, status: int = 200, *, secret: bool = False) -> Response:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from svc.errors import InternalError, InvalidRequest, MethodNotAllowed, NotFound, SvcError, WebSocketUnsupported
 from svc.gateway.endpoints import health, models
+from svc.gateway.endpoints.asgi_responses import authenticate_request, error_response
 from svc.gateway.endpoints.middleware import build_middleware
-from svc.gateway.endpoints.responses import authenticate_request, error_response
 from svc.gateway.local_model.runtime import LocalModelStatus
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.model_errors import quote_name
 from svc.gateway.server.endpoint_table import EndpointTable
-from svc.security import secret_from_headers
+from svc.security import secret_from_request
+from svc.settings import GatewayRole
 from svc.stores.database.base import StoreUnavailable
 from svc.wire.key import ApiKey
 
@@ -37,23 +38,33 @@ def create_app(
     endpoints: EndpointTable,
     extra_routes: list[BaseRoute] | None = None,
     *,
+    other_role_routes: Sequence[BaseRoute] = (),
     list_degraded: Callable[[], list[str]] = list,
     speech_models: Callable[[ApiKey], Awaitable[list[str]]] = _no_speech_models,
     local_status: Callable[[str], LocalModelStatus | None] | None = None,
 ) -> Starlette:
     """Create the ASGI application of a gateway.
 
-    `extra_routes` are those of other modules. `list_degraded` returns the names of the degraded components.
+    `extra_routes` are those of other modules. `other_role_routes` are served by gateways with another role. Requests to
+    them get an error that names it. `list_degraded` returns the names of the degraded components.
     `speech_models` returns the ids of the speech models that a key may use. `local_status` returns the state of a model
     of this machine.
     """
 
+    role = context.config.current.settings.gateway.role
+    endpoint_routes = [Route(path.decode(), UnsupportedRequest(context)) for path in endpoints.by_path]
+    other_role = OtherRole(
+        role, other_role_routes if endpoints.served_by_path else [*endpoint_routes, *other_role_routes]
+    )
+
     async def reject_websocket(socket: WebSocket) -> None:
         error: SvcError = NotFound(f"There is no WebSocket at {quote_name(socket.url.path)}.")
-        if socket.url.path.encode() in endpoints.by_path:
+        if other_role.has_route(socket.scope):
+            error = other_role.error(socket.url.path)
+        elif socket.url.path.encode() in endpoints.by_path:
             error = WebSocketUnsupported("This path supports POST, and no WebSocket.")
         try:
-            await context.keyring.authenticate(secret_from_headers(socket.headers.get("authorization")))
+            await context.keyring.authenticate(secret_from_request("GET", socket.headers))
         except SvcError as auth_error:
             error = auth_error
         await socket.send_denial_response(error_response(error))
@@ -61,15 +72,36 @@ def create_app(
     routes: list[BaseRoute] = [
         *health.routes(list_degraded),
         *models.routes(context, speech_models, local_status),
-        *(Route(path.decode(), UnsupportedRequest(context)) for path in endpoints.by_path),
+        *(endpoint_routes if endpoints.served_by_path else []),
         *(extra_routes or []),
         WebSocketRoute("/{path:path}", reject_websocket),
     ]
     app = Starlette(
-        routes=routes, middleware=build_middleware(context, endpoints), exception_handlers=_exception_handlers(context)
+        routes=routes,
+        middleware=build_middleware(context, endpoints),
+        exception_handlers=_exception_handlers(context, other_role),
     )
     app.router.redirect_slashes = False  # prevents open redirects: the target would come from the Host header
     return app
+
+
+class OtherRole:
+    """The routes that this gateway does not serve because of its role, and the error for requests to them."""
+
+    def __init__(self, role: GatewayRole, routes: Sequence[BaseRoute]) -> None:
+        self._role = role
+        self._routes = routes
+
+    def has_route(self, scope: Scope) -> bool:
+        """Return whether one of the routes has the path, with any method."""
+        return any(route.matches(scope)[0] is not Match.NONE for route in self._routes)
+
+    def error(self, path: str) -> NotFound:
+        other: GatewayRole = "data" if self._role == "admin" else "admin"
+        return NotFound(
+            f"This gateway has the role {self._role!r} and does not serve {quote_name(path)}. "
+            f"A gateway with `--role {other}` or `--role all` serves it."
+        )
 
 
 class UnsupportedRequest:
@@ -88,7 +120,7 @@ class UnsupportedRequest:
 
 
 def _exception_handlers(
-    context: GatewayContext,
+    context: GatewayContext, other_role: OtherRole
 ) -> dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]]:
     async def handle_svc_error(request: Request, error: Exception) -> Response:
         return (
@@ -101,6 +133,8 @@ def _exception_handlers(
                 await authenticate_request(context, request)  # without a key, unknown paths are 401 as well
         except SvcError as auth_error:
             return error_response(auth_error)
+        if isinstance(error, HTTPException) and error.status_code == 404 and other_role.has_route(request.scope):
+            return error_response(other_role.error(request.url.path))
         return error_response(_to_svc_error(request, error))
 
     async def handle_store_unavailable(request: Request, error: Exception) -> Response:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc import __version__
-from svc.gateway.endpoints.responses import json_response
+from svc.gateway.endpoints.asgi_responses import json_response
 
 
 class Health(msgspec.Struct):

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc.allowed_hosts import is_local_request
-from svc.gateway.endpoints.responses import authenticate_request
+from svc.gateway.endpoints.asgi_responses import authenticate_request
 from svc.gateway.observability.prometheus import WorkerMetrics, render_prometheus
+from svc.gateway.observability.recent_attempts import RecentAttempts
 from svc.gateway.observability.series import MetricsSnapshot
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.cache import IssuedKeyCache
@@ -36,6 +37,7 @@ class MetricsPublisher:
         self._worker_metrics = worker_metrics
         self._redis = redis
         self._extra_metrics = extra_metrics
+        self._recent_attempts = RecentAttempts()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -94,7 +96,11 @@ class MetricsPublisher:
         return {name: float(value) for name, value in values.items()}
 
     def _snapshot(self) -> MetricsSnapshot:
-        return self._context.metrics.snapshot(self._values(), self._context.load_balancer.breaker_states())
+        snapshot = self._context.metrics.snapshot(self._values(), self._context.load_balancer.breaker_states())
+        self._recent_attempts.sample(snapshot.attempts)
+        snapshot.recent = self._recent_attempts.recent(snapshot.attempts)
+        snapshot.last_errors = self._recent_attempts.last_errors()
+        return snapshot
 
     async def aggregate(self) -> MetricsSnapshot:
         """Return the sum of the metrics of all workers."""

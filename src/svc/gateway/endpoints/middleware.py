@@ -7,6 +7,7 @@ import logging
 import time
 from http import HTTPStatus
 
+import msgspec
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -16,14 +17,15 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from svc.allowed_hosts import AllowedHosts, host_header_values, host_not_allowed_error
 from svc.errors import AuthenticationFailed, InternalError, SvcError
-from svc.gateway.endpoints.responses import SCOPE_ENDPOINT, authenticate_request, error_response
+from svc.gateway.endpoints.asgi_responses import SCOPE_ENDPOINT, authenticate_request, error_response
 from svc.gateway.observability.access_log import AccessLogEntry, encode_client_field, truncate_path
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.server.response import CORS_EXPOSED_HEADERS
-from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
+from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE, SCOPE_ERROR_MESSAGE
 from svc.wire.header_value import echoable_text
 from svc.wire.key import ApiKey
+from svc.wire.trace_context import TRACE_CONTEXT_HEADERS, encode_trace_header
 
 log = logging.getLogger("svc.gateway")
 
@@ -59,7 +61,10 @@ class AccessLogMiddleware:
         if endpoint is not None and endpoint.request_id_header:
             id_headers.append((endpoint.request_id_header.encode("ascii"), id_headers[0][1]))
         client: str | None = (scope.get("client") or (None,))[0]
-        scope["request_ids"] = (id_headers[0][1].decode(), client_request_id, client)
+        trace_context = b"".join(
+            [encode_trace_header(name, value) for name, value in scope["headers"] if name in TRACE_CONTEXT_HEADERS]
+        )
+        scope["request_ids"] = (id_headers[0][1].decode(), client_request_id, client, trace_context)
         status = 0
         started_at = time.monotonic()
 
@@ -85,7 +90,7 @@ class AccessLogMiddleware:
             self._log_request(scope, status, time.monotonic() - started_at)
 
     def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
-        request_id, client_request_id, client = scope["request_ids"]
+        request_id, client_request_id, client, _ = scope["request_ids"]
         if request_id in self._context.tracked_request_ids:  # TrackedRequest has logged it
             self._context.tracked_request_ids.discard(request_id)
             return
@@ -102,6 +107,7 @@ class AccessLogMiddleware:
             http_status=status or 499,
             latency_ms=round(seconds * 1000, 3),
             code=scope.get(SCOPE_ERROR_CODE),
+            message=scope.get(SCOPE_ERROR_MESSAGE, msgspec.UNSET),
         )
         self._context.report_other_response(entry, encode_client_field(client))
 

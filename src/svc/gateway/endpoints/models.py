@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest, PermissionDenied
-from svc.gateway.endpoints.responses import authenticate_request, json_response
+from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response
 from svc.gateway.local_model.runtime import LocalModelStatus
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend

@@ -19,18 +19,35 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc import __version__
-from svc.gateway.endpoints.admin import Limits, ProviderState
+from svc.gateway.endpoints.admin import Limits
+from svc.gateway.endpoints.bundle_views import BundleDetail
+from svc.gateway.endpoints.bundles import BundlePage
+from svc.gateway.endpoints.event_listeners import StatsEvent
 from svc.gateway.endpoints.health import VerboseHealth
 from svc.gateway.endpoints.models import AnthropicModelPage, Model, SpeechModel
+from svc.gateway.endpoints.overview import Overview
+from svc.gateway.endpoints.provider_states import ProviderState
+from svc.gateway.endpoints.providers import ProviderTestRequest, ProviderTestResult
+from svc.gateway.endpoints.uploads import DeletedUpload, NewUpload, UploadState
+from svc.gateway.observability.explanation import RequestExplanation
+from svc.gateway.observability.refusals import RefusedRequest
 from svc.keys.ephemeral import MadeEphemeralKey, NewEphemeralKey
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
+from svc.keys.usage_series import UsageOverTime
 from svc.stores.database.base import LedgerEntry, UsageSum
 from svc.wire.error import ProblemBody
+from svc.wire.pipeline import PipelineCheck, PipelineCheckRequest, PipelineExampleList, PipelineRunRequest
+from svc.wire.speech_catalog import VoiceList
 
 SCHEMA_STRUCTS = (
     *(VerboseHealth, Model, SpeechModel, AnthropicModelPage, LedgerEntry, ProblemBody),
-    *(NewKey, Change, Rotation, ShownKey, MadeKey, Limits, ProviderState),
-    *(NewEphemeralKey, MadeEphemeralKey),
+    *(NewKey, Change, Rotation, ShownKey, MadeKey, Limits),
+    *(ProviderState, ProviderTestRequest, ProviderTestResult),
+    *(NewEphemeralKey, MadeEphemeralKey, UsageOverTime, RefusedRequest, Overview, StatsEvent),
+    RequestExplanation,
+    *(PipelineCheckRequest, PipelineCheck, PipelineRunRequest, PipelineExampleList),
+    VoiceList,
+    *(BundlePage, BundleDetail, NewUpload, UploadState, DeletedUpload),
 )
 PUBLIC_SCHEMA_NAMES = {"LedgerEntry": "Entry", "KeyLimitUsage": "KeyUse"}
 """Schema names that differ from the class name. They never change, because generated clients use them."""

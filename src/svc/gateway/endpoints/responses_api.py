@@ -18,6 +18,7 @@ from svc.dialects.responses.stream_passthrough import ResponsesPassthrough
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.errors import SvcError
+from svc.wire.chat import ChatRequest
 from svc.wire.stored_response import ResponseParts
 
 
@@ -63,6 +64,10 @@ class Responses(Endpoint):
 
     def decode_request(self, body: RequestBody) -> ResponsesRequest:
         return decode_request(body)
+
+    def find_chat(self, decode: RequestDecoder) -> ChatRequest | None:
+        request: ResponsesRequest = decode()
+        return request.chat
 
     def describe_response(self, request: bytes, response: bytes) -> ResponseParts:
         return describe_response(request, response)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest, NotFound
-from svc.gateway.endpoints.responses import authenticate_request
+from svc.gateway.endpoints.asgi_responses import authenticate_request
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.model_errors import quote_name
 from svc.stores.database.base import Database

@@ -11,9 +11,14 @@ from starlette.routing import BaseRoute, Route
 
 from svc.errors import PermissionDenied
 from svc.gateway.accounting.cost_formula import add_cost_formula
-from svc.gateway.endpoints.responses import authenticate_request
+from svc.gateway.endpoints.asgi_responses import authenticate_request
+from svc.gateway.endpoints.disconnects import json_or_disconnected, run_while_connected
+from svc.gateway.endpoints.requests import authorize_reader
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.usage_query import UsageQuery, parse_usage_query
+from svc.keys.usage_series import parse_series_request
+from svc.ledger_queries.messages import UsageSeriesQuery
+from svc.ledger_queries.process import QueryProcess
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import EphemeralKey
 
@@ -27,8 +32,8 @@ async def query_usage(context: GatewayContext, database: DatabaseThread, query: 
     return rows
 
 
-def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]:
-    """Return `GET /v1/usage`. With the scope `admin`, it covers all keys."""
+def routes(context: GatewayContext, database: DatabaseThread, queries: QueryProcess) -> list[BaseRoute]:
+    """Return `GET /v1/usage` and `/v1/usage/series`. With the scope `admin`, they cover all keys."""
 
     async def usage(request: Request) -> Response:
         key = await authenticate_request(context, request)
@@ -40,4 +45,17 @@ def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]
         rows = await query_usage(context, database, query)
         return Response(msgspec.json.encode({"object": "list", "data": rows}), media_type="application/json")
 
-    return [Route("/v1/usage", usage, methods=["GET"])]
+    async def usage_series(request: Request) -> Response:
+        key_id = await authorize_reader(context, request)
+        parse_series_request(request.query_params, key_id)
+        query = UsageSeriesQuery(dict(request.query_params), key_id)
+        series = await run_while_connected(request, queries.run(query))
+        if series is None or series.csv_file_name is None:
+            return json_or_disconnected(None if series is None else series.body)
+        headers = {"content-disposition": f'attachment; filename="{series.csv_file_name}"'}
+        return Response(series.body, 200, headers, "text/csv; charset=utf-8; header=present")
+
+    return [
+        Route("/v1/usage", usage, methods=["GET"]),
+        Route("/v1/usage/series", usage_series, methods=["GET"]),
+    ]

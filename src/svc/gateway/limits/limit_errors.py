@@ -12,6 +12,7 @@ from svc.errors import InvalidRequest, RateLimited
 from svc.gateway.accounting.cost import NANO_USD_PER_USD
 from svc.stores.counters.base import KeyLimits, LimitExceeded
 from svc.stores.database.base import budget_period_end
+from svc.wire.limit_state import LimitState
 from svc.wire.usage import format_usd
 
 MAX_BUDGET_RETRY_AFTER_SECONDS: Final = 120.0
@@ -23,7 +24,7 @@ LIMIT_REACHED_MESSAGES: Final = {
     "tpm": "The rate limit of this API key is reached: {} per minute (tpm).",
     "concurrency": "The limit of this API key is reached: {} (concurrency).",
     "budget": "The budget of this API key, ${}, is used up or too small for this request (budget). "
-    "A smaller max_tokens may fit.",
+    "A lower limit of output tokens may fit.",
 }
 LIMIT_UNITS: Final = {"rpm": "request", "tpm": "token", "concurrency": "concurrent request"}
 BUDGET_RESERVED_MESSAGE: Final = (
@@ -34,9 +35,13 @@ BUDGET_RESERVED_MESSAGE: Final = (
 class LimitReached(RateLimited):
     """A limit of the gateway is reached. The headers contain the remaining amounts. The client may retry later."""
 
-    def __init__(self, message: str, *, retry_after: float, header_lines: str, limit: str) -> None:
+    def __init__(
+        self, message: str, *, retry_after: float, header_lines: str, limit: str, state: LimitState | None = None
+    ) -> None:
         super().__init__(message, retry_after=retry_after, limit=limit)
         self._header_lines = header_lines
+        self.state = state
+        """The limit and its use, for the explanation of the request."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -86,8 +91,55 @@ def _format_duration(seconds: float) -> str:
     return _FORMATTED_DURATIONS[max(0, min(int(seconds * 10 + 0.5), len(_FORMATTED_DURATIONS) - 1))]
 
 
-def build_limit_error(limits: KeyLimits, denied: LimitExceeded) -> LimitReached:
-    """Return the error for a limit that is reached."""
+def build_limit_error(
+    limits: KeyLimits, denied: LimitExceeded, tokens: int = 0, cost_nano_usd: int = 0
+) -> LimitReached:
+    """Return the error for a limit that is reached. `tokens` and `cost_nano_usd` are what the request needs."""
+    error = _build_error(limits, denied)
+    error.state = _describe_state(limits, denied, tokens, cost_nano_usd, error.retry_after)
+    return error
+
+
+def _describe_state(
+    limits: KeyLimits, denied: LimitExceeded, tokens: int, cost_nano_usd: int, retry_after: float
+) -> LimitState:
+    usage, name = denied.usage, denied.limit
+    is_ephemeral = bool(limits.parent_id)
+    refill_seconds: float | None = retry_after if retry_after < math.inf else None
+    if name == "budget":
+        if denied.retry_after < math.inf:  # a running request may cost less than it reserves
+            refill_seconds = None
+        return LimitState(
+            name="budget",
+            scope="ephemeral_key" if is_ephemeral else "key",
+            scope_id=limits.key_id,
+            unit="USD",
+            size=limits.budget_nano_usd / NANO_USD_PER_USD,
+            used=(usage.spent_nano_usd or 0) / NANO_USD_PER_USD,
+            reserved=usage.reserved_nano_usd / NANO_USD_PER_USD,
+            requested=cost_nano_usd / NANO_USD_PER_USD,
+            running=usage.running,
+            period="day" if limits.period == "day" else "month" if limits.period == "month" else "total",
+            period_start=float(limits.period_start),
+            refill_seconds=refill_seconds,
+        )
+    return LimitState(
+        name="rpm" if name == "rpm" else "tpm" if name == "tpm" else "concurrency",
+        scope="ephemeral_key" if is_ephemeral else "key",
+        scope_id=limits.key_id,
+        unit="requests" if name == "rpm" else "tokens" if name == "tpm" else "concurrent requests",
+        size={"rpm": limits.requests, "tpm": limits.tokens, "concurrency": limits.concurrency}[name],
+        used={"rpm": usage.requests, "tpm": usage.tokens, "concurrency": usage.running}[name],
+        reserved=0,
+        requested=tokens if name == "tpm" else 1,
+        running=usage.running,
+        period=None if name == "concurrency" else "minute",
+        period_start=None,
+        refill_seconds=None if name == "concurrency" else refill_seconds,
+    )
+
+
+def _build_error(limits: KeyLimits, denied: LimitExceeded) -> LimitReached:
     header_lines = format_rate_limit_headers(
         limits, denied.requests_left, denied.tokens_left, denied.requests_reset, denied.tokens_reset
     )
@@ -131,7 +183,8 @@ def check_output_bounded(routing_info: RoutingInfo) -> None:
 
 def check_fits_limits(limits: KeyLimits, routing_info: RoutingInfo, tokens: int, cost_nano_usd: int) -> None:
     """Raise InvalidRequest if a request exceeds a limit of the key even when nothing else uses it."""
-    advice, param = ("set a smaller max_tokens", "max_tokens") if routing_info.has_completion else ("send less", None)
+    param = routing_info.max_tokens_field if routing_info.has_completion else None
+    advice = f"set a smaller {param}" if param is not None else "send less"
     if limits.tokens and tokens > limits.tokens:
         raise InvalidRequest(
             f"This request may use {_format_count(tokens, 'token')}, "

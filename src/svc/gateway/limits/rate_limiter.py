@@ -349,6 +349,27 @@ class RateLimiter:
         """Like `admit`, for a request without a backend: it counts for `rpm` only."""
         self._admit_unpriced(key, KeyLimits(key_id=key.id, requests=key.rpm or self._default_rpm), callback)
 
+    async def count_attempt(self, name: str, max_per_minute: int) -> None:
+        """Count an attempt that has no API key, such as a login. Raises RateLimited if the last minute is full.
+
+        While Redis is unavailable, the counters of this machine decide, whatever `on_redis_down` says.
+        """
+        limits = KeyLimits(key_id=name, requests=max_per_minute)
+        decision: asyncio.Future[Reservation | SvcError] = asyncio.get_running_loop().create_future()
+
+        def on_decision(outcome: Reservation | SvcError) -> None:
+            if not isinstance(outcome, SvcError):
+                outcome.commit(0, 0.0)
+            if not decision.done():  # the client can disconnect before the reply of Redis
+                decision.set_result(outcome)
+
+        self._reserve(_PendingAdmission(limits, 0, 0, on_decision), None)
+        outcome = await decision
+        if isinstance(outcome, LimitsUnavailable):
+            outcome = self._reserve_locally(limits, 0, 0)
+        if isinstance(outcome, SvcError):
+            raise outcome
+
     def check_request_rate(self, key: ApiKey) -> None:
         """Raise RateLimited if this machine's counters show no remaining request of the key. Counts nothing.
 
@@ -409,7 +430,7 @@ class RateLimiter:
         """Reserve by the counters of this machine."""
         outcome = self._counters.reserve(limits, tokens, cost_nano_usd)
         if isinstance(outcome, LimitExceeded):
-            return build_limit_error(limits, outcome)
+            return build_limit_error(limits, outcome, tokens, cost_nano_usd)
         lines = format_rate_limit_headers(
             limits, outcome.requests_left, outcome.tokens_left, outcome.reset_seconds, outcome.reset_seconds
         )
@@ -448,7 +469,7 @@ class RateLimiter:
         elif isinstance(outcome, RedisReservation):
             pending.callback(self._mirror_reservation(redis_counters, pending, outcome))
         elif isinstance(outcome, LimitExceeded):
-            pending.callback(build_limit_error(pending.limits, outcome))
+            pending.callback(build_limit_error(pending.limits, outcome, pending.tokens, pending.cost_nano_usd))
         elif isinstance(outcome, SpentRequired):
             self._start_task(self._load_spent(pending))
         else:
@@ -497,7 +518,7 @@ class RateLimiter:
         )
         if isinstance(local_reservation, LimitExceeded):
             redis_counters.commit(redis_reservation, 0, 0)
-            return build_limit_error(limits, local_reservation)
+            return build_limit_error(limits, local_reservation, pending.tokens, pending.cost_nano_usd)
         lines = format_rate_limit_headers(
             limits,
             redis_reservation.requests_left,

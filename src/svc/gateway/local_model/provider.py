@@ -23,6 +23,8 @@ log = logging.getLogger("svc.local")
 LOOPBACK_BASE_URL = "http://127.0.0.1/v1"
 EMBEDDING_OVERRIDES = UpstreamOverrides(rejects=("dimensions",), token_input=False)
 """llama.cpp ignores `dimensions`, and takes numbers for tokens of the model's own vocabulary."""
+CHAT_OVERRIDES = UpstreamOverrides(image_input=False, forced_tools=False)
+"""llama.cpp enforces a JSON schema, but `tool_choice` only with some chat templates, and no named tool."""
 WATCH_SECONDS = 1.0
 """The interval in which changes of the folders of models are noticed."""
 
@@ -77,7 +79,7 @@ class LocalModels:
         context_window, max_output_tokens = self.runtime.limits(model.name)
         entry = ProviderSettings(
             name=EMBEDDED_PROVIDER,
-            quirks=EMBEDDING_OVERRIDES if model.kind == "embedding" else None,
+            quirks=EMBEDDING_OVERRIDES if model.kind == "embedding" else CHAT_OVERRIDES,
             models=(
                 ModelSettings(
                     id=model.name,

@@ -174,14 +174,21 @@ class LocalModelRuntime:
             self._entries[name].is_stale = self._entries[name].is_removed = True
 
     async def start(self) -> None:
-        """Load the model of `[local]`, and begin to unload idle ones. Raises CommandFailed if it does not load."""
+        """Load the model of `[local]`, and begin to unload idle ones. Raises CommandFailed if it does not load.
+
+        Without the default model, the other models are loaded by their first requests.
+        """
         name = self._settings.model
-        if name not in self._entries:
-            raise CommandFailed(f"{name} is not installed. Add it with: svc models add {name}")
-        try:
-            await self._load_entry(self._entries[name])
-        except ProviderFailed as error:
-            raise CommandFailed(error.reason or error.message) from error
+        if name in self._entries:
+            try:
+                await self._load_entry(self._entries[name])
+            except ProviderFailed as error:
+                raise CommandFailed(error.reason or error.message) from error
+        elif name == LocalSettings().model and self._entries:
+            log.info("%s is not installed: %s load with their first request", name, ", ".join(self._entries))
+        else:
+            others = f" Installed: {', '.join(self._entries)}." if self._entries else ""
+            raise CommandFailed(f"{name} is not installed.{others} Add it with: svc models add {name}")
         self._sweep_task = asyncio.create_task(self._sweep_repeatedly(), name="local models")
 
     async def close(self) -> None:

@@ -16,12 +16,14 @@ class BorrowedSocket(socket.SocketType):
 
 
 def borrow_socket(transport: asyncio.BaseTransport) -> BorrowedSocket | None:
-    """Return a socket for the transport's file descriptor, or None if the transport has none.
+    """Return a socket for the transport's file descriptor, or None if the transport has none or encrypts.
 
     The caller must call `detach` in `connection_lost`. Afterwards the loop closes the descriptor, and the system
     reuses its number for another connection.
     """
     transport_socket = transport.get_extra_info("socket")
+    if transport.get_extra_info("sslcontext") is not None:  # the socket carries TLS records
+        return None
     if transport_socket is None or transport_socket.fileno() < 0:
         return None
     try:

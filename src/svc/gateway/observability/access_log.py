@@ -32,6 +32,8 @@ class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     http_status: int
     latency_ms: float | None = None
     code: str | None = None
+    message: str | msgspec.UnsetType = msgspec.UNSET
+    """The message of the error. The access log does not have it."""
 
 
 def truncate_path(path: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 from svc.gateway.accounting.record import ATTEMPT_OUTCOME_LABELS, AttemptRecord, RequestRecord
 from svc.gateway.observability.access_log import AccessLogEntry
 from svc.gateway.observability.observer import RequestObserver
+from svc.gateway.observability.operations import OperationMetrics
 from svc.gateway.observability.series import (
     LATENCY_BUCKETS_SECONDS,
     AttemptSeries,
@@ -94,6 +95,8 @@ class RequestMetrics(RequestObserver):
         """By provider, model, status and HTTP status."""
         self._attempts: dict[tuple[str, str, str, str], AttemptHistogram] = {}
         """By provider, model, outcome label and code."""
+        self._operations = OperationMetrics()
+        self._last_attempt: AttemptRecord | None = None
         self._retries: dict[tuple[str, str], int] = {}
         """By provider and model."""
         self.errors: dict[str, int] = {}
@@ -102,6 +105,7 @@ class RequestMetrics(RequestObserver):
         """Requests that each limit rejected."""
 
     def on_attempt(self, attempt: AttemptRecord) -> None:
+        self._last_attempt = attempt
         labels = (attempt.provider, attempt.model, ATTEMPT_OUTCOME_LABELS[attempt.outcome], attempt.code or "")
         histogram = self._attempts.get(labels) or self._add_attempts(labels)
         histogram.attempts += 1
@@ -126,6 +130,7 @@ class RequestMetrics(RequestObserver):
         if record.code is not None:
             self._count_error(record.code, record.limit_name)
         if record.attempt_count:
+            self._operations.count(record, self._last_attempt)
             usage = record.bill.usage
             if usage is not None:
                 counts.prompt_tokens += usage.prompt_tokens
@@ -163,7 +168,9 @@ class RequestMetrics(RequestObserver):
             f"svc_retries_total{{{format_model_labels(*provider_and_model)}}}": float(count)
             for provider_and_model, count in self._retries.items()
         }
-        return MetricsSnapshot(series, attempts, {**values, **retries}, breakers)
+        return MetricsSnapshot(
+            series, attempts, {**values, **retries}, breakers, operations=self._operations.to_series()
+        )
 
 
 def bucket_index(seconds: float) -> int:
@@ -178,8 +185,9 @@ def bucket_index(seconds: float) -> int:
 
 def format_model_labels(provider: str, model: str) -> str:
     """Return Prometheus labels."""
-    return f'provider="{_escape_label(provider)}",model="{_escape_label(model)}"'
+    return f'provider="{escape_label(provider)}",model="{escape_label(model)}"'
 
 
-def _escape_label(value: str) -> str:
+def escape_label(value: str) -> str:
+    """Return the value of a Prometheus label."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

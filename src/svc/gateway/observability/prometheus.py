@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from svc.gateway.observability.metrics import format_model_labels
+from svc.gateway.observability.genai_names import operation_of, provider_name_of
+from svc.gateway.observability.metrics import escape_label, format_model_labels
 from svc.gateway.observability.series import (
     LATENCY_BUCKETS_SECONDS,
+    OPERATION_BUCKETS_SECONDS,
+    TOKEN_BUCKETS,
     AttemptSeries,
+    LastError,
     MetricsSnapshot,
+    OperationSeries,
     RequestSeries,
 )
 from svc.gateway.routing.circuit_breaker import worst_state
@@ -31,6 +36,14 @@ METRIC_HELP: Final = {
     "svc_cost_usd_total": ("counter", "Cost in USD where the price is known, by provider and model."),
     "svc_attempts_total": ("counter", "Attempts at providers, by provider, model, outcome and error code."),
     "svc_attempt_seconds": ("histogram", "Seconds from start to end of an attempt, by provider, model and outcome."),
+    "gen_ai_client_operation_duration_seconds": (
+        "histogram",
+        "Seconds of an attempt, with the labels of OpenTelemetry's conventions: operation, provider, model and error.",
+    ),
+    "gen_ai_client_token_usage": (
+        "histogram",
+        "Tokens of a request, with the labels of OpenTelemetry's conventions: operation, provider, model, token type.",
+    ),
     "svc_retries_total": ("counter", "Attempts after the first of a request, by provider and model of the attempt."),
     "svc_fallbacks_total": ("counter", "Requests that a model other than the requested one served."),
     "svc_limits_reached_total": ("counter", "Requests rejected by a limit: rpm, tpm, concurrency, budget, upstream."),
@@ -47,6 +60,8 @@ METRIC_HELP: Final = {
     "svc_journals_left_alone": ("gauge", "Journals that this user may not read: another user started a gateway."),
     "svc_journal_lost_total": ("counter", "Ledger entries lost because the journal was full."),
     "svc_log_lines_dropped_total": ("counter", "Access log lines dropped because the reader was too slow."),
+    "svc_trace_spans_exported_total": ("counter", "Spans that the collector accepted."),
+    "svc_trace_spans_dropped_total": ("counter", "Spans dropped, by reason: queue_full or export_failed."),
     "svc_speech_sessions": ("gauge", "Open live speech sessions."),
     "svc_speech_requests_total": ("counter", "Speech requests, by kind: stream or upload."),
     "svc_speech_errors_total": ("counter", "Errors sent to speech clients, by error code."),
@@ -81,7 +96,15 @@ class WorkerMetrics:
         attempts: dict[tuple[str, str, str, str], AttemptSeries] = {}
         values: dict[str, float] = {}
         breakers: dict[str, BreakerState] = {}
+        recent: dict[tuple[str, str, str, str], AttemptSeries] = {}
+        operations: dict[tuple[str, str, str, str], OperationSeries] = {}
+        last_errors: dict[str, LastError] = {}
         for snapshot in snapshots:
+            for attempt_series in snapshot.recent:
+                recent.setdefault(attempt_series.labels, AttemptSeries(attempt_series.labels)).merge(attempt_series)
+            for name, error in snapshot.last_errors.items():
+                if name not in last_errors or last_errors[name].time < error.time:
+                    last_errors[name] = error
             for name, state in snapshot.breakers.items():
                 breakers[name] = worst_state((state, breakers.get(name, "closed")))
             for request_series in snapshot.series:
@@ -91,10 +114,20 @@ class WorkerMetrics:
                     series[request_series.labels] = msgspec.convert(msgspec.to_builtins(request_series), RequestSeries)
             for attempt_series in snapshot.attempts:
                 attempts.setdefault(attempt_series.labels, AttemptSeries(attempt_series.labels)).merge(attempt_series)
+            for operation in snapshot.operations:
+                operations.setdefault(operation.labels, OperationSeries(operation.labels)).merge(operation)
             for name, value in snapshot.values.items():
                 takes_maximum = any(part in name for part in ("_lag_", "_degraded", "_breaker_"))
                 values[name] = max(values.get(name, 0.0), value) if takes_maximum else values.get(name, 0.0) + value
-        return MetricsSnapshot(list(series.values()), list(attempts.values()), values, breakers)
+        return MetricsSnapshot(
+            list(series.values()),
+            list(attempts.values()),
+            values,
+            breakers,
+            list(recent.values()),
+            last_errors,
+            list(operations.values()),
+        )
 
     def _other_snapshots(self) -> Iterable[MetricsSnapshot]:
         if self._folder is None:
@@ -107,6 +140,7 @@ class WorkerMetrics:
                     if time.time() - path.stat().st_mtime > STALE_SNAPSHOT_SECONDS:
                         snapshot.values = {name: value for name, value in snapshot.values.items() if "_total" in name}
                         snapshot.breakers = {}
+                        snapshot.recent = []
                     yield snapshot
 
 
@@ -114,7 +148,7 @@ def render_prometheus(snapshot: MetricsSnapshot) -> str:
     """Return the metrics in the Prometheus text format, version 0.0.4."""
     lines: list[str] = []
     for name, (kind, help_text) in METRIC_HELP.items():
-        rows = list(_render_metric(name, snapshot))
+        rows = list(_RENDERERS.get(name, _render_metric)(name, snapshot))
         if rows:
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *rows]
     return "\n".join(lines) + "\n"
@@ -143,8 +177,6 @@ def _render_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
                 else (request_series.latency, request_series.seconds)
             )
             yield from _render_histogram(name, format_model_labels(provider, model), counts, total)
-    elif name in ("svc_attempts_total", "svc_attempt_seconds"):
-        yield from _render_attempt_metric(name, snapshot)
     elif name in _SUMMED_FIELDS:
         for (provider, model), request_series in _sum_by_model(snapshot).items():
             if provider:
@@ -171,6 +203,43 @@ def _render_attempt_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str
         yield from _render_histogram(name, labels, attempt_series.latency, attempt_series.seconds)
 
 
+def _render_operation_durations(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
+    for (*target, error_type), operation in _sum_by_operation(snapshot).items():
+        labels = _format_operation_labels(*target) + (f',error_type="{error_type}"' if error_type else "")
+        if any(operation.durations):
+            yield from _render_histogram(
+                name, labels, operation.durations, operation.seconds, OPERATION_BUCKETS_SECONDS
+            )
+
+
+def _render_token_usage(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
+    for (*target, _), operation in _sum_by_operation(snapshot).items():
+        for token_type, counts, total in (
+            ("input", operation.inputs, operation.input_tokens),
+            ("output", operation.outputs, operation.output_tokens),
+        ):
+            labels = f'{_format_operation_labels(*target)},gen_ai_token_type="{token_type}"'
+            if any(counts):
+                yield from _render_histogram(name, labels, counts, total, TOKEN_BUCKETS)
+
+
+def _format_operation_labels(operation: str, provider: str, model: str) -> str:
+    return (
+        f'gen_ai_operation_name="{operation}",gen_ai_provider_name="{escape_label(provider)}"'
+        f',gen_ai_request_model="{escape_label(model)}"'
+    )
+
+
+def _sum_by_operation(snapshot: MetricsSnapshot) -> dict[tuple[str, str, str, str], OperationSeries]:
+    """Return the sums by operation, provider, model and error type."""
+    sums: dict[tuple[str, str, str, str], OperationSeries] = {}
+    for series in snapshot.operations:
+        endpoint, provider, model, error_type = series.labels
+        labels = (operation_of(endpoint), provider_name_of(provider), model, error_type)
+        sums.setdefault(labels, OperationSeries(labels)).merge(series)
+    return sums
+
+
 def _sum_by_model(snapshot: MetricsSnapshot) -> dict[tuple[str, str], RequestSeries]:
     sums: dict[tuple[str, str], RequestSeries] = {}
     for request_series in snapshot.series:
@@ -179,11 +248,22 @@ def _sum_by_model(snapshot: MetricsSnapshot) -> dict[tuple[str, str], RequestSer
     return sums
 
 
-def _render_histogram(name: str, labels: str, counts: list[int], total: float) -> Iterable[str]:
+def _render_histogram(
+    name: str, labels: str, counts: list[int], total: float, buckets: Sequence[float] = LATENCY_BUCKETS_SECONDS
+) -> Iterable[str]:
     running = 0
-    for limit, count in zip((*LATENCY_BUCKETS_SECONDS, None), counts, strict=True):
+    for limit, count in zip((*buckets, None), counts, strict=True):
         running += count
-        upper_bound = "+Inf" if limit is None else f"{limit:g}"
+        upper_bound = "+Inf" if limit is None else f"{limit:.10g}"
         yield f'{name}_bucket{{{labels},le="{upper_bound}"}} {running}'
     yield f"{name}_sum{{{labels}}} {total:.10g}"
     yield f"{name}_count{{{labels}}} {running}"
+
+
+_RENDERERS: Final[Mapping[str, Callable[[str, MetricsSnapshot], Iterable[str]]]] = {
+    "svc_attempts_total": _render_attempt_metric,
+    "svc_attempt_seconds": _render_attempt_metric,
+    "gen_ai_client_operation_duration_seconds": _render_operation_durations,
+    "gen_ai_client_token_usage": _render_token_usage,
+}
+"""Functions for metrics that `_render_metric` does not render."""

@@ -45,6 +45,8 @@ class RequestLog(RequestObserver):
 
     def on_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str) -> None:
         if self.is_enabled:
+            if entry.message:
+                entry = msgspec.structs.replace(entry, message=msgspec.UNSET)
             self._lines.append(
                 escape_unprintable(self._encode_entry(entry))[:-1]
                 + (encode_limit_field(limit_name) if limit_name else b"")

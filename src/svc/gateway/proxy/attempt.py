@@ -157,14 +157,25 @@ class Attempt(ResponseReceiver):
         load.in_flight += 1
 
     def send(
-        self, upstream: UpstreamPool, encoded: EncodedRequest, now: float, forwarded_head: ForwardedHead | None = None
+        self,
+        upstream: UpstreamPool,
+        encoded: EncodedRequest,
+        now: float,
+        forwarded_head: ForwardedHead | None = None,
+        trace_context: bytes = b"",
     ) -> None:
-        """Send the request. `now` is loop time in seconds."""
+        """Send the request. `now` is loop time in seconds. `trace_context` are the header lines of the trace."""
         self.sent_at = self.silent_since = now
         self.deadline = now + self._first_byte_timeout
         path = self._codec.upstream_path
         self._call = upstream.send(
-            self.backend, path, encoded.body, self, stream=self._is_stream, forwarded=forwarded_head
+            self.backend,
+            path,
+            encoded.body,
+            self,
+            stream=self._is_stream,
+            forwarded=forwarded_head,
+            trace_context=trace_context,
         )
 
     @property

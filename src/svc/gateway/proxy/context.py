@@ -17,7 +17,9 @@ from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.observability.access_log import AccessLogEntry
 from svc.gateway.observability.metrics import RequestMetrics
 from svc.gateway.observability.observer import RequestObserver, RequestStart
+from svc.gateway.observability.request_content import ContentCapture
 from svc.gateway.observability.request_log import RequestLog
+from svc.gateway.observability.request_traces import RequestTracer
 from svc.gateway.observability.upstream_error_log import UpstreamErrorLog
 from svc.gateway.proxy.attempt import Attempt
 from svc.gateway.proxy.clock import Clock
@@ -26,6 +28,7 @@ from svc.gateway.routing.failures import AttemptFailure, RetryDecision
 from svc.gateway.routing.load_balancer import LoadBalancer
 from svc.gateway.routing.request_policy import RequestPolicy
 from svc.gateway.routing.router import Router
+from svc.gateway.stored_responses.origins import ResponseOrigins
 from svc.gateway.stored_responses.store import ResponseStore
 from svc.gateway.upstream.pool import UpstreamPool
 from svc.security import Keyring
@@ -110,6 +113,8 @@ class GatewayContext:
     upstream_error_log: UpstreamErrorLog
     response_store: ResponseStore | None
     """None if the gateway cannot store responses. `settings.responses.store` turns it on."""
+    response_origins: ResponseOrigins
+    """The providers of native responses that it does not store."""
     clock: Clock
     request_ids: RequestIds
     observers: tuple[RequestObserver, ...]
@@ -119,6 +124,8 @@ class GatewayContext:
     on_first_byte: tuple[Callable[[str, float], None], ...]
     on_end: tuple[Callable[[RequestRecord], None], ...]
     on_other_response: tuple[Callable[[AccessLogEntry, bytes, str], None], ...]
+    trace_content: ContentCapture | None
+    """Keeps prompts and answers for spans. None unless `[telemetry] content` is true and traces are exported."""
     client_connections: set[SupportsTimeouts]
     exchanges: set[InFlightRequest]
     attempts: set[Attempt]
@@ -225,6 +232,7 @@ def create_context(
     *,
     cache: ResponseCache | None = None,
     response_store: ResponseStore | None = None,
+    response_origins: ResponseOrigins | None = None,
     observers: tuple[RequestObserver, ...],
 ) -> GatewayContext:
     """Create the context of the running event loop. `observers` get the events of its requests."""
@@ -242,6 +250,7 @@ def create_context(
         request_log=request_log,
         upstream_error_log=UpstreamErrorLog(),
         response_store=response_store,
+        response_origins=response_origins or ResponseOrigins(),
         clock=Clock(),
         request_ids=RequestIds(),
         observers=observers,
@@ -252,6 +261,7 @@ def create_context(
         on_other_response=tuple(
             [observer.on_other_response for observer in _overriding(observers, "on_other_response")]
         ),
+        trace_content=next((observer.content for observer in observers if isinstance(observer, RequestTracer)), None),
         client_connections=set(),
         exchanges=set(),
         attempts=set(),

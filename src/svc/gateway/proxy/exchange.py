@@ -30,6 +30,7 @@ from svc.gateway.cache.response_cache import ResponseCache
 from svc.gateway.limits.limit_errors import LimitReached
 from svc.gateway.limits.rate_limiter import Reservation
 from svc.gateway.observability.observer import RequestStart
+from svc.gateway.observability.request_content import ContentCapture, ContentSink, RequestContent
 from svc.gateway.proxy.attempt import Attempt
 from svc.gateway.proxy.billing import compute_bill
 from svc.gateway.proxy.cached_response import ResponseReplay, backend_of_cached
@@ -40,6 +41,7 @@ from svc.gateway.proxy.retry import RetryLoop, RetryOwner
 from svc.gateway.proxy.stored_state import resolve_state
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_failure
+from svc.gateway.stored_responses.origins import ResponseOrigin
 from svc.gateway.stored_responses.store import expiry_of
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.splice import StreamSink
@@ -60,12 +62,15 @@ class Exchange(RetryOwner):
     """Owns the retry loop of one request, and sends exactly one response to `downstream`."""
 
     forwarded_head: ForwardedHead | None = None
+    trace_context: bytes = b""
     is_done: bool = False
     _first_byte_at: float = 0.0
     _sink: StreamSink
     """Receives the chunks of a stream."""
     _recorder: ResponseRecorder | None = None
     """The same object as `_sink` if the response is to be cached."""
+    _content: RequestContent | None = None
+    """Keeps the response for a span, if the request is sampled and `[telemetry] content` is true."""
     _reservation: Reservation | None = None
     _routing_info: RoutingInfo | None = None
     _has_started_stream: bool = False
@@ -100,12 +105,20 @@ class Exchange(RetryOwner):
         """Process a request with this body. Send an error response at once if the request is invalid."""
         self._body = RequestBody(body)
         self._context.exchanges.add(self)
+        if self._context.trace_content is not None:
+            self._keep_content(self._context.trace_content, body)
         try:  # inlines `run_guarded`, which would need a closure for each request
             self._check_and_route()
         except SvcError as error:
             self.reject(error)
         except Exception:  # noqa: BLE001
             self.report_internal_error()
+
+    def _keep_content(self, capture: ContentCapture, body: bytes) -> None:
+        content = capture.start(self.request_id, self._endpoint.path, self.trace_context, body)
+        if content is not None:
+            self._content = content
+            self._sink = ContentSink(self._downstream, content)
 
     def run_guarded(self, step: Callable[[], None]) -> None:
         """Run a step. Send an error response for any exception, so that the connection stays usable."""
@@ -141,7 +154,8 @@ class Exchange(RetryOwner):
             elif not self.is_done:
                 self.run_guarded(lambda: self._look_up_or_start(routing_info, resolved))
 
-        resolve_state(store, routing_info.state, self._body, self._api_key, backends, on_resolved)
+        origins = self._context.response_origins
+        resolve_state(store, origins, routing_info.state, self._body, self._api_key, backends, on_resolved)
 
     def _look_up_or_start(self, routing_info: RoutingInfo, backends: tuple[Backend, ...]) -> None:
         cache = self._context.config.current.cache
@@ -164,7 +178,7 @@ class Exchange(RetryOwner):
             if cached is not None and backend is not None:
                 self._replay_cached(cached, backend)
             else:
-                self._recorder = self._sink = cache.start_recording(cache_key, self._downstream)
+                self._recorder = self._sink = cache.start_recording(cache_key, self._sink)
                 self._start_retry_loop(routing_info, backends, _now())
 
         cache.look_up(cache_key, lambda cached: None if self.is_done else self.run_guarded(lambda: on_lookup(cached)))
@@ -320,6 +334,8 @@ class Exchange(RetryOwner):
         self._context.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
 
     def on_response(self, response: EncodedResponse, now: float) -> None:
+        if response.native_id:
+            self._remember_origin(response.native_id)
         if self._body.is_stored:
             self._store_response(response.body, lambda: self._send_response(response, now))
         else:
@@ -344,12 +360,20 @@ class Exchange(RetryOwner):
                 previous_id=state.previous_response_id if state is not None else None,
                 provider=backend.provider_name,
                 account=backend.account_number,
+                account_name=backend.provider.account_name,
                 is_native=backend.profile.has_responses,
                 body=parts.body,
                 items=parts.items,
             )
 
         store.save(build, lambda error: None if self.is_done else self.run_guarded(on_done))
+
+    def _remember_origin(self, native_id: str) -> None:
+        """Remember who made a response of a provider, so that the next request of this key can go there."""
+        backend = self._backend
+        if backend is not None:
+            origin = ResponseOrigin(backend.provider_name, backend.provider.account_name)
+            self._context.response_origins.remember(self._api_key.owner_id, native_id, origin)
 
     @property
     def _state(self) -> StateReference | None:
@@ -359,6 +383,8 @@ class Exchange(RetryOwner):
         self._first_byte_at = now
         if self._context.on_first_byte:
             self._report_first_byte()
+        if self._content is not None:
+            self._content.append(response.body)
         self._record_outcome("ok", 200, response.usage)
         if self._recorder is not None and not response.headers:  # the cache does not keep headers
             self._recorder.append(response.body)
@@ -377,6 +403,10 @@ class Exchange(RetryOwner):
             self._end_stream(chunk, transform)
 
     def _end_stream(self, chunk: bytes, transform: StreamTransform) -> None:
+        if transform.native_id:
+            self._remember_origin(transform.native_id)
+        if self._content is not None:
+            self._content.append(chunk)
         self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)
         if transform.error is not None and not transform.can_encode_errors:
             self._downstream.abort_stream()
@@ -485,8 +515,11 @@ class Exchange(RetryOwner):
             resume_count=source.resume_count if source is not None else 0,
             attempt_records=source.attempt_records if source is not None else (),
             limit_name=error.limit if isinstance(error, RateLimited) else "",
+            limit_state=error.state if isinstance(error, LimitReached) else None,
+            error_message=error.message if error is not None else "",
             client_field=self._downstream.client_field,
             upstream_request_id=echoable_text(upstream_request_id) if upstream_request_id else None,
+            trace_context=self.trace_context,
         )
         for on_end in context.on_end:  # inlines `report_end`: this is the hot path
             try:

@@ -22,6 +22,7 @@ from svc.dialects.resume import ResumableTranslation
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import billable_usage
+from svc.dialects.upstream_features import select_dialect
 from svc.errors import ProviderFailed, RateLimited, SvcError
 from svc.gateway.accounting.bill import PartialUsage
 from svc.gateway.accounting.record import AttemptOutcome, AttemptRecord
@@ -49,6 +50,8 @@ class RetryOwner(ABC):
     request_id: str
     forwarded_head: ForwardedHead | None
     """The part of the client's request head that is forwarded to a backend with the same dialect."""
+    trace_context: bytes
+    """The header lines of the client's trace, which are forwarded to every backend."""
 
     @abstractmethod
     def on_response(self, response: EncodedResponse, now: float) -> None:
@@ -200,7 +203,7 @@ class RetryLoop(AttemptOwner):
             backend = context.load_balancer.select_account(backend, self._used_accounts, now)
             self._used_accounts = (*self._used_accounts, backend)
         if self._interrupted_stream is None:
-            codec = self._endpoint.select_codec(backend.dialect, backend.profile)
+            codec = self._select_codec(backend)
         else:
             codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
         if codec.needs_request:
@@ -220,7 +223,7 @@ class RetryLoop(AttemptOwner):
         forwarded_head = self._owner.forwarded_head if codec.forwards_head else None
         if encoded.header_lines:
             forwarded_head = ForwardedHead(b"", encoded.header_lines)
-        attempt.send(context.upstream, encoded, now, forwarded_head)
+        attempt.send(context.upstream, encoded, now, forwarded_head, self._owner.trace_context)
         if self._interrupted_attempt is not None:
             attempt.silent_since = self._interrupted_attempt.silent_since
         if context.load_balancer.strategies.tracks_load:
@@ -232,11 +235,17 @@ class RetryLoop(AttemptOwner):
             if self._interrupted_stream is not None:
                 codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
                 return codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
-            codec = self._endpoint.select_codec(backend.dialect, backend.profile)
+            codec = self._select_codec(backend)
             return codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
         except SvcError:
             self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker
             raise
+
+    def _select_codec(self, backend: Backend) -> Codec:
+        dialect, profile = backend.dialect, backend.profile
+        if profile.lacks_features:
+            dialect = select_dialect(dialect, profile, self._endpoint, self._body, self._decode_request)
+        return self._endpoint.select_codec(dialect, profile)
 
     def _decode_request(self) -> Any:
         if self._decoded_request is None:
@@ -287,6 +296,7 @@ class RetryLoop(AttemptOwner):
         is_recorded = outcome != "ok" or self.attempt_count > 1
         if not is_recorded and not context.on_attempt:
             return
+        ended_at = now or context.clock.now()
         record = AttemptRecord(
             self._owner.request_id,
             backend.provider_name,
@@ -295,8 +305,9 @@ class RetryLoop(AttemptOwner):
             outcome,
             code,
             attempt.http_status or None,
-            ((now or context.clock.now()) - attempt.sent_at) * 1000,
+            (ended_at - attempt.sent_at) * 1000,
             is_retry=attempt.is_retry if is_retry is None else is_retry,
+            ended_at=ended_at,
         )
         if is_recorded:
             self.attempt_records = (*self.attempt_records, record)

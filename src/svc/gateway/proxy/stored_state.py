@@ -2,6 +2,8 @@
 
 the provider made the response and knows it ──> the request unchanged, to this provider and account only
 the gateway has stored it                   ──> its items, to any backend of the model
+only the origin is remembered               ──> the request unchanged, to this provider and account only
+deleted, expired, or made by another key    ──> NotFound: a provider's account does not tell the keys apart
 unknown, with a native backend              ──> the request unchanged, to the first provider only
 """
 
@@ -13,6 +15,7 @@ from svc.dialects.base import RequestBody
 from svc.dialects.token_estimate import estimate_prompt_tokens
 from svc.errors import NotFound, SvcError
 from svc.gateway.routing.backends import Backend
+from svc.gateway.stored_responses.origins import FoundOrigin, ResponseOrigins
 from svc.gateway.stored_responses.store import FoundState, ResponseStore
 from svc.wire.key import ApiKey
 from svc.wire.stored_response import StateReference, StoredResponse
@@ -23,6 +26,7 @@ ResolvedCallback = Callable[[Backends | SvcError], None]
 
 def resolve_state(
     store: ResponseStore | None,
+    origins: ResponseOrigins,
     reference: StateReference,
     body: RequestBody,
     key: ApiKey,
@@ -33,13 +37,39 @@ def resolve_state(
 
     `store` is None if the gateway keeps no responses. May set `body.earlier_items`.
     """
-    if store is None or reference.conversation:
+
+    is_native = backends[0].profile.has_responses
+
+    def pin_origin(on_unknown: Callable[[], None]) -> None:
+        def on_origin(origin: FoundOrigin) -> None:
+            if origin == "another_key":
+                on_resolved(_previous_not_found_error())
+            elif origin is not None and (pinned := _pin_account(origin.provider, origin.account_name, 0, backends)):
+                on_resolved(pinned)
+            else:
+                on_unknown()
+
+        if reference.previous_response_id is None:
+            on_unknown()
+        else:
+            origins.find(key.owner_id, reference.previous_response_id, on_origin)
+
+    if store is None or (reference.conversation and not is_native):
         # Without a native backend, the decoder of the request rejects the field with a hint.
-        on_resolved(_pin_first(backends) if backends[0].profile.has_responses else backends)
+        pin_origin(lambda: on_resolved(_pin_first(backends) if is_native else backends))
         return
 
     def on_found(found: FoundState | SvcError) -> None:
-        on_resolved(found if isinstance(found, SvcError) else _apply_state(found, reference, body, backends))
+        if isinstance(found, SvcError):
+            on_resolved(found)
+        elif found.is_denied:
+            on_resolved(_not_found_error(reference, found))
+        elif reference.conversation:
+            on_resolved(_pin_first(backends))
+        elif found.previous is None and not found.is_complete:
+            pin_origin(lambda: on_resolved(_apply_state(found, reference, body, backends)))
+        else:
+            on_resolved(_apply_state(found, reference, body, backends))
 
     store.find(key.owner_id, reference, on_found)
 
@@ -67,17 +97,29 @@ def _pin_first(backends: Backends) -> Backends:
 
 def _pin_maker(response: StoredResponse, backends: Backends) -> Backends:
     """Return the account that made a response. Empty if it is not among the backends."""
+    return _pin_account(response.provider, response.account_name, response.account, backends)
+
+
+def _pin_account(provider: str, account_name: str, number: int, backends: Backends) -> Backends:
+    """Return the account of a provider. Rows of older versions have only its number, from 1."""
     for backend in backends:
-        if backend.provider_name == response.provider and backend.profile.has_responses:
+        if backend.provider_name == provider and backend.profile.has_responses:
             accounts = backend.account_backends
-            if response.account and len(accounts) >= response.account:
-                return (accounts[response.account - 1],)
+            named = [account for account in accounts if account.provider.account_name == account_name]
+            if named:
+                return (named[0],)
+            if not account_name and 0 < number <= len(accounts):
+                return (accounts[number - 1],)
             return (backend,)
     return ()
 
 
 def _not_found_error(reference: StateReference, found: FoundState) -> NotFound:
     if reference.previous_response_id is not None and not found.items.conversation:
-        message = "There is no such response for this key, or it, or one that it continues, was deleted or has expired."
-        return NotFound(message, param="previous_response_id")
+        return _previous_not_found_error()
     return NotFound("`input` refers to an item that this key has not stored.", param="input")
+
+
+def _previous_not_found_error() -> NotFound:
+    message = "There is no such response for this key, or it, or one that it continues, was deleted or has expired."
+    return NotFound(message, param="previous_response_id")

@@ -12,15 +12,17 @@ from collections.abc import Mapping
 
 from svc.errors import RateLimited, SvcError
 from svc.gateway.accounting.record import AttemptRecord, RequestRecord, RequestStatus
+from svc.gateway.limits.limit_errors import LimitReached
 from svc.gateway.limits.rate_limiter import Reservation
 from svc.gateway.observability.access_log import encode_client_field
 from svc.gateway.observability.observer import RequestStart
 from svc.gateway.proxy.context import GatewayContext
 from svc.wire.key import ApiKey
+from svc.wire.limit_state import LimitState
 
 LOCAL_PROVIDER_NAME = "local"
-RequestIdentity = tuple[str, str | None, str | None]
-"""The request id, the client's own request id, and the client's address."""
+RequestIdentity = tuple[str, str | None, str | None, bytes]
+"""The request id, the client's own request id, the client's address, and the header lines of the client's trace."""
 
 
 class TrackedRequest:
@@ -37,7 +39,7 @@ class TrackedRequest:
         is_long_lived: bool,
     ) -> None:
         self._context, self._key, self._endpoint, self._is_long_lived = context, key, endpoint, is_long_lived
-        self._request_id, self._client_request_id, self._client_address = identity
+        self._request_id, self._client_request_id, self._client_address, self._trace_context = identity
         self._reservation = reservation
         self._started_at = time.monotonic()
         self._is_done = False
@@ -60,9 +62,12 @@ class TrackedRequest:
         first_byte_at: float | None = None,
         code: str | None = None,
         limit: str = "",
+        limit_state: LimitState | None = None,
+        message: str = "",
     ) -> None:
         """Report the end of the request.
 
+        `code`, `limit`, `limit_state` and `message` describe the error that ended it.
         `model` is the model that served the request, or None. `first_byte_at` is a value of `time.monotonic`.
         """
         if self._is_done:
@@ -99,8 +104,11 @@ class TrackedRequest:
                 code=code,
                 attempt_records=attempt_records,
                 limit_name=limit,
+                limit_state=limit_state,
+                error_message=message,
                 client_field=encode_client_field(self._client_address),
                 is_timed=not self._is_long_lived,
+                trace_context=self._trace_context,
             )
         )
 
@@ -139,7 +147,15 @@ class RequestTracker:
         except SvcError as error:
             limit = error.limit if isinstance(error, RateLimited) else ""
             tracked = TrackedRequest(context, key, endpoint, identity, None, is_long_lived=is_long_lived)
-            tracked.finish("error", error.status, requested_model=None, code=error.code, limit=limit)
+            tracked.finish(
+                "error",
+                error.status,
+                requested_model=None,
+                code=error.code,
+                limit=limit,
+                limit_state=error.state if isinstance(error, LimitReached) else None,
+                message=error.message,
+            )
             raise
         return TrackedRequest(context, key, endpoint, identity, reservation, is_long_lived=is_long_lived)
 

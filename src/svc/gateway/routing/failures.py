@@ -27,6 +27,8 @@ _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
     rf"|missing data required for {_INPUT_KIND_PATTERN} input",
     re.IGNORECASE,
 )
+_TOO_LARGE_INPUT: Final = "too large to process"
+"""llama.cpp's status 500 for a text that exceeds the batch size, which is a little more than the context window."""
 
 
 class RetryDecision(enum.Enum):
@@ -56,6 +58,11 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
     if (kind := _unsupported_input_kind(status, message)) is not None:
         return AttemptFailure(
             InvalidRequest(f"This model does not support {kind} input.", param="messages"), RetryDecision.GIVE_UP
+        )
+    if status == 500 and message is not None and _TOO_LARGE_INPUT in message:
+        return AttemptFailure(
+            InvalidRequest("The input is longer than the context window of the model.", param="input"),
+            RetryDecision.GIVE_UP,
         )
     if status in (400, 413, 422):
         return AttemptFailure(

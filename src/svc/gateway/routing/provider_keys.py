@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from svc.errors import UsageError
-from svc.settings import AccountSettings, ProviderSettings
+from svc.settings import AccountSettings, ProviderSettings, Settings
 
 MAX_KEY_FILE_BYTES = 64 * 1024
+KEY_FILE_VARIABLE = re.compile(r"PROVIDER_[A-Z]_API_KEY_FILE")
 
 
 def resolve_key(entry: ProviderSettings | AccountSettings, environ: Mapping[str, str], *, letter: str = "") -> str:
@@ -40,3 +43,22 @@ def read_key_file(path: str, setting: str) -> str:
     if not key:
         raise UsageError(f"{setting}: {path} contains no key.")
     return key
+
+
+def warn_of_exposed_key_files(settings: Settings) -> Iterator[str]:
+    """Yield a warning for each key file that every user of this machine can read."""
+    paths = [
+        (name, path)
+        for name, path in settings.environ.items()
+        if KEY_FILE_VARIABLE.fullmatch(name) and path and not settings.environ.get(name.removesuffix("_FILE"))
+    ]
+    for provider in settings.providers:
+        entries: list[ProviderSettings | AccountSettings] = [provider, *(provider.accounts or ())]
+        paths += [("api_key_file", entry.api_key_file) for entry in entries if entry.api_key_file]
+    for setting, path in paths:
+        try:
+            mode = Path(path).expanduser().stat().st_mode
+        except (OSError, RuntimeError):
+            continue  # `read_key_file` reports it
+        if mode & stat.S_IROTH:
+            yield f"{setting}: every user of this machine can read {path}: run chmod o-r on it."

@@ -1,16 +1,21 @@
-"""The warnings at a start or a reload about providers and aliases without an API key."""
+"""The warnings at a start or a reload about providers and aliases without an API key, and about key files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from svc.gateway.routing.provider_keys import warn_of_exposed_key_files
 from svc.gateway.routing.providers import Provider, key_variables, missing_keys, models_without_key
 from svc.settings import Settings
 
 
 def provider_warnings(settings: Settings, providers: Sequence[Provider]) -> list[str]:
-    """Return the warnings about keys that are missing. `providers` are those with a key."""
-    return [*_warn_of_no_providers(settings, providers), *_warn_of_unavailable_aliases(settings, providers)]
+    """Return the warnings about keys that are missing or exposed. `providers` are those with a key."""
+    return [
+        *_warn_of_no_providers(settings, providers),
+        *_warn_of_unavailable_aliases(settings, providers),
+        *warn_of_exposed_key_files(settings),
+    ]
 
 
 def _warn_of_no_providers(settings: Settings, providers: Sequence[Provider]) -> Iterator[str]:

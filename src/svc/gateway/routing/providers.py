@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
@@ -37,6 +38,11 @@ RESERVED_KEY_HEADERS: Final = frozenset(
     {"accept", "connection", "content-length", "content-type", "host", "te", "trailer", "transfer-encoding", "upgrade"}
 )
 """Headers that cannot hold a key, because they describe the message or its destination."""
+DEFAULT_ACCOUNT_NAME: Final = "default"
+"""The name of the account with the key and the address of the provider's own entry."""
+ACCOUNT_NAME_CHARS: Final = 12
+MAX_ALIAS_CHARS: Final = 512
+"""Maximum length of an alias, which is that of `model` in a request."""
 LOCAL_PROVIDER: Final = "local"
 """The provider of the embedded model."""
 
@@ -61,6 +67,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The proxy of its requests, or None for direct connections."""
     accounts: tuple[Provider, ...] = ()
     """All accounts of the provider, including this one, if there are several."""
+    account_name: str = DEFAULT_ACCOUNT_NAME
+    """Names the account among those of its provider. It depends on neither its position nor its key."""
     local_model: str = ""
     """The model of this machine that it stands for, or empty text. Its address has no port until it is loaded."""
 
@@ -185,6 +193,12 @@ def _check_aliases(settings: Settings, entries: Iterable[ProviderSettings]) -> N
     model_names = {*installed_kinds(settings), *(model.id for entry in entries for model in entry.models or ())}
     names: set[str] = set()
     for alias in settings.aliases:
+        if len(alias.name) > MAX_ALIAS_CHARS or not alias.name.isprintable():
+            location = settings.source_location("aliases", alias.name, key="name")
+            raise UsageError(
+                f"{location}: the name of an alias has 1 to {MAX_ALIAS_CHARS} printable characters, unlike "
+                f"{alias.name[:40]!r}."
+            )
         if alias.name in names:
             location = settings.source_location("aliases", alias.name, key="name", occurrence=2)
             raise UsageError(f"{location}: two [[aliases]] have the name {alias.name!r}.")
@@ -215,10 +229,16 @@ def _build_accounts(
         key = resolve_key(account, environ) if _configures_key(account) else (keys or [""])[0]
         if key or not (_configures_key(account) or _configures_key(entry)):
             other = build_provider(entry, account.base_url or base_url, key, environ)
-            accounts.append(msgspec.structs.replace(other, weight=account.weight))
+            accounts.append(msgspec.structs.replace(other, weight=account.weight, account_name=_name_account(account)))
     if len(accounts) < 2:
         return accounts
     return [msgspec.structs.replace(accounts[0], accounts=tuple(accounts))]
+
+
+def _name_account(account: AccountSettings) -> str:
+    """Return a short digest of the account's address and of where its key is read. It stays when the key changes."""
+    parts = (account.base_url, account.api_key_env, account.api_key_file)
+    return hashlib.sha256("\0".join(str(part or "") for part in parts).encode()).hexdigest()[:ACCOUNT_NAME_CHARS]
 
 
 def _has_keyed_account(entry: ProviderSettings) -> bool:
@@ -245,29 +265,59 @@ def missing_keys(settings: Settings) -> list[tuple[str, str]]:
 
 
 def models_by_provider(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Return the built-in and configured models by provider, with or without a key. Makes no network call."""
+    """Return the built-in and configured models by provider, with or without a key, and their aliases. No network."""
     configured = {entry.name: entry for entry in configured_entries(settings)}
     entries = [_merge_entry(builtin, configured.pop(builtin.name, None)) for builtin in _load_builtin_providers()]
     models = {entry.name: tuple(model.id for model in entry.models or ()) for entry in (*entries, *configured.values())}
-    return {**models, LOCAL_PROVIDER: (*installed_kinds(settings), *models.get(LOCAL_PROVIDER, ()))}
+    models[LOCAL_PROVIDER] = (*installed_kinds(settings), *models.get(LOCAL_PROVIDER, ()))
+    return {provider: (*ids, *_aliases_of(settings, ids)) for provider, ids in models.items()}
 
 
-def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dict[str, str]:
-    """Return the models that are not offered because their provider has no key, each with the reason."""
-    present = {provider.name for provider in providers}
+def _aliases_of(settings: Settings, model_ids: Collection[str]) -> list[str]:
+    return [alias.name for alias in settings.aliases if alias.model in model_ids]
+
+
+class UnconfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that has no key. One of the variables would give it one."""
+
+    name: str
+    dialect: str
+    base_url: str
+    variables: tuple[str, ...]
+    models: tuple[ModelSettings, ...]
+
+
+def unconfigured_providers(settings: Settings, present: Container[str]) -> list[UnconfiguredProvider]:
+    """Return the providers that are not offered because they have no key. `present` are the names of the others."""
     configured = {entry.name: entry for entry in configured_entries(settings)}
     entries: list[tuple[ProviderSettings, tuple[str, ...]]] = []
     for builtin in _load_builtin_providers():
         entry = _merge_entry(builtin, configured.pop(builtin.name, None))
         entries.append((entry, (f"PROVIDER_{builtin.letter}_API_KEY",)))
     entries += [(entry, ()) for entry in configured.values()]
-    missing: dict[str, str] = {}
+    missing = []
     for entry, first in entries:
         if entry.name not in present:
             accounts = (account.api_key_env for account in entry.accounts or ())
-            names = " or ".join(dict.fromkeys(filter(None, (entry.api_key_env, *first, *accounts))))
-            for model in entry.models or ():
-                missing.setdefault(model.id, f"the provider {entry.name} has no API key (set {names})")
+            missing.append(
+                UnconfiguredProvider(
+                    name=entry.name,
+                    dialect=entry.dialect or DEFAULT_DIALECT,
+                    base_url=entry.base_url or "",
+                    variables=tuple(dict.fromkeys(filter(None, (entry.api_key_env, *first, *accounts)))),
+                    models=tuple(entry.models or ()),
+                )
+            )
+    return missing
+
+
+def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dict[str, str]:
+    """Return the models that are not offered because their provider has no key, each with the reason."""
+    missing: dict[str, str] = {}
+    for provider in unconfigured_providers(settings, {provider.name for provider in providers}):
+        names = " or ".join(provider.variables)
+        for model in provider.models:
+            missing.setdefault(model.id, f"the provider {provider.name} has no API key (set {names})")
     return missing
 
 

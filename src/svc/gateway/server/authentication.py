@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from svc.dialects.endpoint import Endpoint
-from svc.errors import AuthenticationFailed, SvcError, TooLarge
+from svc.errors import AuthenticationFailed, PermissionDenied, SvcError, TooLarge
 from svc.gateway.server.request import Request
-from svc.security import Keyring, hash_secret, keys_unavailable_error, secret_from_headers
+from svc.security import Keyring, hash_secret, keys_unavailable_error, secret_from_headers, session_from_request
+from svc.session_tokens import CSRF_HEADER
 from svc.wire.key import ApiKey
+
+_CSRF_HEADER: Final = CSRF_HEADER.encode("ascii")
 
 
 def authenticate(
@@ -23,8 +27,8 @@ def authenticate(
     The body of a rejected request is read, but not kept.
     """
     headers = dict(request.headers)
-    secret = _extract_secret(headers)
     try:
+        secret = _extract_secret(headers, request.method)
         request.api_key = keyring.lookup_cached(secret)
         if request.api_key is not None:
             request.api_key.require_scope(endpoint.scope)
@@ -47,26 +51,31 @@ def check_large_body_allowed(request: Request, keyring: Keyring) -> None:
     """
     if not request.path.startswith(b"/v1/"):
         raise TooLarge("This path does not accept large bodies.")
-    keyring.lookup_cached(_extract_secret(dict(request.headers)))
+    keyring.lookup_cached(_extract_secret(dict(request.headers), request.method))
     request.is_key_checked = True
 
 
 def cached_api_key(request: Request, keyring: Keyring) -> ApiKey | None:
     """Return the API key of a request that was rejected before authentication. Never queries the database."""
     try:
-        return keyring.lookup_cached(_extract_secret(dict(request.headers)))
-    except AuthenticationFailed:
+        return keyring.lookup_cached(_extract_secret(dict(request.headers), request.method))
+    except (AuthenticationFailed, PermissionDenied):
         return None
 
 
 def hash_request_secret(request: Request) -> bytes:
     """Return the digest by which the keyring finds the API key of an authenticated request."""
-    return hash_secret(_extract_secret(dict(request.headers)) or "")
+    return hash_secret(_extract_secret(dict(request.headers), request.method) or "")
 
 
-def _extract_secret(headers: Mapping[bytes, bytes]) -> str | None:
+def _extract_secret(headers: Mapping[bytes, bytes], method: bytes) -> str | None:
+    """Return the key, else the token of the session cookie. Raises PermissionDenied without a CSRF token."""
     authorization = headers.get(b"authorization", b"").decode("latin-1")
-    return secret_from_headers(authorization, headers.get(b"x-api-key", b"").decode("latin-1"))
+    secret = secret_from_headers(authorization, headers.get(b"x-api-key", b"").decode("latin-1"))
+    if secret is None and (cookies := headers.get(b"cookie")) is not None:
+        token, host = (headers.get(name, b"").decode("latin-1") for name in (_CSRF_HEADER, b"host"))
+        secret = session_from_request(method.decode("latin-1"), cookies.decode("latin-1"), token, host)
+    return secret
 
 
 def _on_key_loaded(

@@ -225,6 +225,7 @@ class ClientConnection(RequestParser):
             client_request_id=request.client_request_id,
         )
         exchange.forwarded_head = request.forwarded_head
+        exchange.trace_context = request.trace_context
         if request.rejection is not None:
             exchange.reject(request.rejection)
         else:

@@ -10,8 +10,10 @@ from svc.dialects.endpoint import Endpoint
 class EndpointTable:
     """The model endpoints of one gateway. Immutable."""
 
-    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+    def __init__(self, endpoints: Iterable[Endpoint], *, are_served: bool = True) -> None:
+        """Without `are_served`, the endpoints only define the error format of their paths."""
         self.by_path: Mapping[bytes, Endpoint] = {endpoint.path.encode("ascii"): endpoint for endpoint in endpoints}
+        self.served_by_path: Mapping[bytes, Endpoint] = self.by_path if are_served else {}
         self._by_client_header = {
             endpoint.client_header: endpoint for endpoint in self.by_path.values() if endpoint.client_header
         }

@@ -44,6 +44,7 @@ def report_rejection(
             status="error",
             http_status=status,
             code=error.code,
+            message=error.message,
         ),
         client_field,
         error.limit if isinstance(error, RateLimited) else "",

@@ -11,6 +11,7 @@ from svc.errors import HeadTooLarge, InvalidRequest, SvcError
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.header_value import echoable_text
 from svc.wire.key import ApiKey
+from svc.wire.trace_context import TRACE_CONTEXT_HEADERS, encode_trace_header
 
 MAX_HEADERS: Final = 100
 MAX_PIPELINED_REQUESTS: Final = 16
@@ -20,7 +21,10 @@ MAX_PIPELINED_REQUESTS_PER_READ: Final = 1024
 MAX_PIPELINED_BODY_BYTES: Final = 64 * 1024
 """Bytes of pipelined bodies at which reading pauses until the current response is complete."""
 _PARSED_HEADERS: Final = frozenset(
-    (b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding")
+    (
+        *(b"content-length", b"expect", b"upgrade", b"origin", b"x-request-id", b"transfer-encoding"),
+        *TRACE_CONTEXT_HEADERS,
+    )
 )
 """The headers, in addition to Host, that determine how a request is processed."""
 MAX_WEBSOCKET_LINE_BYTES: Final = 8 * 1024 - 2
@@ -52,6 +56,7 @@ class Request:
         "path",
         "rejection",
         "supports_chunked",
+        "trace_context",
         "url",
     )
 
@@ -77,6 +82,8 @@ class Request:
         """The model endpoint, or None for a request to the ASGI application."""
         self.forwarded_head: ForwardedHead | None = None
         """The part of the head that a model endpoint forwards to the upstream."""
+        self.trace_context = b""
+        """The header lines of the trace context, which every upstream gets. Each line ends in CRLF."""
         self.api_key: ApiKey | None = None
         self.rejection: SvcError | None = None
         self.is_key_loading = False
@@ -130,8 +137,10 @@ class Request:
             self.is_websocket_upgrade = value.lower() == b"websocket" and self.method == b"GET"
         elif name == b"origin":
             self.origin = echoable_text(value) or ""
-        else:
+        elif name == b"x-request-id":
             self.client_request_id = echoable_text(value)
+        else:
+            self.trace_context += encode_trace_header(name, value)
 
     def _origin_form_target(self) -> bytes:
         """Return path and query. A client that uses a proxy sends the absolute form (RFC 9112, section 3.2.2)."""

@@ -14,6 +14,7 @@ from svc.gateway.server.authentication import hash_request_secret
 from svc.gateway.server.request import Request
 from svc.security import Keyring
 from svc.wire.header_value import echoable_text
+from svc.wire.trace_context import TRACE_CONTEXT_HEADERS, encode_trace_header
 
 MAX_HEAD_CACHE_MISSES: Final = 3
 """Consecutive misses after which a connection stops caching."""
@@ -21,19 +22,28 @@ MAX_VARIABLE_VALUE_BYTES: Final = 1024
 """Maximum length of a variable value. The parser limits the length of heads with longer values."""
 _UNREAD_HEADERS: Final = frozenset(
     (
-        *(b"traceparent", b"tracestate", b"baggage", b"sentry-trace", b"b3", b"x-amzn-trace-id"),
+        *(b"baggage", b"sentry-trace", b"b3", b"x-amzn-trace-id"),
         *(b"idempotency-key", b"x-stainless-retry-count", b"x-stainless-read-timeout"),
     )
 )
 """Headers that the gateway does not read, and that clients change with each request."""
 _CONTENT_LENGTH: Final = b"content-length"
 _REQUEST_ID: Final = b"x-request-id"
+_VARIABLE_HEADERS: Final = frozenset((_CONTENT_LENGTH, _REQUEST_ID, *TRACE_CONTEXT_HEADERS, *_UNREAD_HEADERS))
 
 
 class RequestHeadCache:
     """The last request of a connection whose head arrived in one read, with its API key."""
 
-    __slots__ = ("_fixed_parts", "_key_digest", "_length_index", "_misses", "_request_id_index", "request")
+    __slots__ = (
+        "_fixed_parts",
+        "_key_digest",
+        "_length_index",
+        "_misses",
+        "_request_id_index",
+        "_trace_headers",
+        "request",
+    )
 
     def __init__(self, *, is_enabled: bool) -> None:
         self.request: Request | None = None
@@ -43,6 +53,8 @@ class RequestHeadCache:
         """The parts of the head between its variable values."""
         self._length_index = self._request_id_index = -1
         """The indexes of Content-Length and X-Request-Id among the variable values."""
+        self._trace_headers: dict[int, bytes] = {}
+        """The names of the trace context's headers, by their index among the variable values."""
         self._misses = 0 if is_enabled else MAX_HEAD_CACHE_MISSES
 
     def match(self, data: bytes, max_body_bytes: int, keyring: Keyring) -> Request | None:
@@ -54,7 +66,7 @@ class RequestHeadCache:
         if request is None:
             return None
         fixed_parts = self._fixed_parts
-        length, request_id = b"", b""
+        length, request_id, trace_context = b"", b"", b""
         index = 0
         last = len(fixed_parts) - 1
         for position in range(last):
@@ -64,14 +76,18 @@ class RequestHeadCache:
             index += len(part)
             end = data.find(b"\r\n", index)
             value = data[index:end]
-            if not 0 <= end - index <= MAX_VARIABLE_VALUE_BYTES:
-                return None
-            if not value.isascii() or not value.decode().isprintable():
+            if (
+                not 0 <= end - index <= MAX_VARIABLE_VALUE_BYTES
+                or not value.isascii()
+                or not value.decode().isprintable()
+            ):
                 return None
             if position == self._length_index:
                 length = value
             elif position == self._request_id_index:
                 request_id = value
+            elif position in self._trace_headers:
+                trace_context += encode_trace_header(self._trace_headers[position], value)
             index = end
         if not data.startswith(fixed_parts[last], index):
             return None
@@ -84,6 +100,7 @@ class RequestHeadCache:
             return None
         if self._request_id_index >= 0:
             request.client_request_id = echoable_text(request_id)
+        request.trace_context = trace_context
         self._misses = 0
         request.keep_alive = True
         request.body_bytes = request.content_length = body_bytes
@@ -108,6 +125,7 @@ class RequestHeadCache:
         self._misses += 1
         self._fixed_parts = []
         self._length_index = self._request_id_index = -1
+        self._trace_headers = {}
         part_start = line_start = 0
         for line in data[:end].split(b"\r\n"):
             name, _, value = line.partition(b":")
@@ -116,7 +134,9 @@ class RequestHeadCache:
                 self._length_index = len(self._fixed_parts)
             elif name == _REQUEST_ID:
                 self._request_id_index = len(self._fixed_parts)
-            if name in (_CONTENT_LENGTH, _REQUEST_ID) or name in _UNREAD_HEADERS:
+            elif name in TRACE_CONTEXT_HEADERS:
+                self._trace_headers[len(self._fixed_parts)] = name
+            if name in _VARIABLE_HEADERS:
                 line_end = line_start + len(line)
                 self._fixed_parts.append(data[part_start : line_end - len(value.lstrip(b" \t"))])
                 part_start = line_end

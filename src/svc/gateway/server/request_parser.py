@@ -84,7 +84,7 @@ class RequestParser(Downstream):
         self.client_field = encode_client_field(None)
         self._context = context
         self._endpoints = endpoints
-        self._endpoints_by_path = endpoints.by_path
+        self._endpoints_by_path = endpoints.served_by_path
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[Request] = deque()
         self._active_request: Request | None = None

@@ -9,15 +9,21 @@ from collections.abc import Awaitable, Callable, Iterator
 import uvicorn
 
 from svc.gateway.net import allocator
+from svc.gateway.net.server_tls import ServerTls
 
 
 class GatewayServer(uvicorn.Server):
     """A server that calls `on_ready` when it listens, and awaits `before_shutdown` before it closes connections."""
 
     def __init__(
-        self, config: uvicorn.Config, on_ready: Callable[[], None], before_shutdown: Callable[[], Awaitable[None]]
+        self,
+        config: uvicorn.Config,
+        on_ready: Callable[[], None],
+        before_shutdown: Callable[[], Awaitable[None]],
+        tls: ServerTls | None = None,
     ) -> None:
         super().__init__(config)
+        self._tls = tls
         self._on_ready = on_ready
         self._before_shutdown = before_shutdown
 
@@ -47,6 +53,8 @@ class GatewayServer(uvicorn.Server):
             listener.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn's own settings cannot take a context.
+        self.config.ssl = self._tls.context if self._tls is not None else None
         await super().startup(sockets)
         allocator.freeze_gc()
         if not self.should_exit:
@@ -54,5 +62,7 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._close_listeners(sockets)
+        if self._tls is not None:
+            await self._tls.wait_for_handshakes()
         await self._before_shutdown()  # uvicorn would close the connections without an error response
         await super().shutdown(sockets)

@@ -35,6 +35,8 @@ class FoundState(msgspec.Struct, frozen=True):
     items: EarlierItems
     is_complete: bool
     """Whether everything that the request refers to was found."""
+    is_denied: bool = False
+    """Whether it refers to what was deleted, has expired, or is another key's. No provider may get such a request."""
 
 
 class ResponseStore:
@@ -116,10 +118,14 @@ def find_state(database: Database, key_id: str, reference: StateReference, now: 
     """Return what the database has of a reference. Raises StoreUnavailable."""
     previous: StoredResponse | None = None
     conversation: list[StoredItem] | None = []
+    missing: list[str] = []
     if reference.previous_response_id is not None:
         previous = database.get_response(key_id, reference.previous_response_id, now)
         conversation = database.list_conversation(key_id, reference.previous_response_id, now)
+        if conversation is None:
+            missing.append(database.find_missing_response(key_id, reference.previous_response_id, now) or "")
     referred = database.find_response_items(key_id, reference.item_ids, now) if reference.item_ids else []
     by_id = {item.id: item.body for item in referred}
-    is_complete = conversation is not None and all(item_id in by_id for item_id in reference.item_ids)
-    return FoundState(previous, EarlierItems([item.body for item in conversation or []], by_id), is_complete)
+    missing += [item_id for item_id in reference.item_ids if item_id not in by_id]
+    is_denied = bool(missing) and database.has_stored_id(missing)
+    return FoundState(previous, EarlierItems([item.body for item in conversation or []], by_id), not missing, is_denied)

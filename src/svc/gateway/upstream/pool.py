@@ -97,17 +97,19 @@ class UpstreamPool:
         *,
         stream: bool = False,
         forwarded: ForwardedHead | None = None,
+        trace_context: bytes = b"",
     ) -> UpstreamCall:
         """Send a POST request to `path` below the backend's base URL.
 
         `stream` says that the response may be a stream, whose client may read slowly. `forwarded` is merged into the
-        head. The receiver is never called before this method returns.
+        head, and the header lines `trace_context` follow it. The receiver is never called before this method returns.
         """
         before_path, after_path = backend.request_head
         if forwarded is None:
-            head = b"%b%b%b%d\r\n\r\n" % (before_path, path, after_path, len(body))
+            head = b"%b%b%b%d\r\n%b\r\n" % (before_path, path, after_path, len(body), trace_context)
         else:
-            head = b"%b%d\r\n\r\n" % (forwarded.merge_into(before_path + path + after_path), len(body))
+            merged_head = forwarded.merge_into(before_path + path + after_path)
+            head = b"%b%d\r\n%b\r\n" % (merged_head, len(body), trace_context)
         call = UpstreamCall(receiver, (head + body,) if len(body) < MAX_INLINE_BODY_BYTES else (head, body))
         idle_connections = self._idle_connections.get(backend.origin)
         while idle_connections:

@@ -26,7 +26,10 @@ def fits(metadata: BundleMetadata) -> bool:
 def make(stage: Stage, environ: Mapping[str, str]) -> ProviderRunner:
     """Create the runner and choose the route. Raises UsageError and InvalidRequest for an invalid address."""
     model = stage.model or ""
-    provider = None if stage.options.gateway_url else _find_provider(stage, model, environ)
+    provider = None
+    if not stage.options.gateway_url:
+        model = settings.load(environ).models_by_alias.get(model, model)
+        provider = _find_provider(stage, model, environ)
     if provider is None:
         return ProviderRunner(stage, Client(gateway_url=stage.options.gateway_url), "gateway", stage.provider)
     profile = next(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from svc.bundles.metadata import VOICE_FILE_NAME
-from svc.errors import ModelNotFound, PipelineFailed
-from svc.speech.synthesis.voice import VoiceEngine, load_engine, read_description
+from svc.bundles.metadata import METADATA_FILE, VOICE_FILE_NAME, parse_metadata
+from svc.errors import InvalidBundle, ModelNotFound, PipelineFailed
+from svc.speech.synthesis.voice import VoiceDescription, VoiceEngine, load_engine, read_description
 from svc.stores.bundles.content_index import BundleContentIndex
 from svc.stores.bundles.install import find_unpacked
 
@@ -27,6 +27,8 @@ class InstalledVoice(msgspec.Struct, frozen=True):
 
     name: str
     is_natural: bool
+    languages: tuple[str, ...] = ()
+    """Language codes. Empty means unknown."""
 
 
 class VoiceCatalog:
@@ -58,10 +60,23 @@ class VoiceCatalog:
         if folder is None:
             return None
         try:
-            return InstalledVoice(name, read_description(folder, name).engine != "espeak")
+            description = read_description(folder, name)
+            return InstalledVoice(name, description.engine != "espeak", _read_languages(folder, description))
         except PipelineFailed as error:
             log.warning("the voice %s is not offered: %s", name, error.message)
             return None
+
+
+def _read_languages(folder: Path, description: VoiceDescription) -> tuple[str, ...]:
+    """Return the languages in the bundle's metadata, else that of espeak-ng, if it speaks."""
+    try:
+        metadata = parse_metadata((folder / METADATA_FILE).read_bytes()).metadata or {}
+    except (OSError, InvalidBundle):
+        metadata = {}
+    languages = metadata.get("languages")
+    if isinstance(languages, list) and languages:
+        return tuple(each[:64] for each in languages[:100] if isinstance(each, str))
+    return (description.voice,) if "espeak" in (description.engine, description.sounds) else ()
 
 
 def open_catalog(registry_root: Path) -> VoiceCatalog:

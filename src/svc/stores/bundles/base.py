@@ -16,7 +16,7 @@ from svc.bundles.metadata import BundleMetadata
 from svc.bundles.open_archive import open_archive
 from svc.bundles.reference import check_name
 from svc.errors import InvalidBundle
-from svc.stores.bundles.upload import BundleUpload
+from svc.stores.bundles.upload import BundleUpload, CompleteFile
 from svc.wire.bundle import BundleEntry, Signature
 
 
@@ -43,6 +43,11 @@ class BundleDraft(msgspec.Struct, frozen=True):
         check_name("model_id", self.model_id)
         check_name("version", self.version)
         check_name("platform", self.platform)
+
+
+def is_served(entry: BundleEntry) -> bool:
+    """Return whether servers show the entry. A bundle of another tool outside the root is for local use only."""
+    return not entry.path.startswith("/")
 
 
 class VerifyFinding(msgspec.Struct, frozen=True):
@@ -95,7 +100,7 @@ class BundleStore(Protocol):
         """Create an upload of `size` bytes. Raises InsufficientStorage."""
         ...
 
-    def publish(self, upload: BundleUpload, draft: BundleDraft) -> tuple[BundleEntry, bool]:
+    def publish(self, upload: BundleUpload | CompleteFile, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         """Check and publish an upload. Returns its entry, and whether it is new.
 
         The upload is consumed, even after an error. Raises AlreadyExists, InvalidBundle and InsufficientStorage.

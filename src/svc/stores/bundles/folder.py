@@ -94,7 +94,7 @@ class FolderStore:
         with translate_disk_full_errors():
             return BundleUpload(self.work_dir / "uploads")
 
-    def publish(self, upload: BundleUpload, draft: BundleDraft) -> tuple[BundleEntry, bool]:
+    def publish(self, upload: BundleUpload | CompleteFile, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         try:
             draft.validate()
             existing = self._find_same_bundle(draft.key, upload.sha256)

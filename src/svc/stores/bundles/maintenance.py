@@ -20,6 +20,7 @@ from svc.file_lock import hold_lock
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.index_json import IndexJson
 from svc.stores.bundles.records import BundleRecords
+from svc.stores.bundles.resumable_upload import remove_expired_uploads
 from svc.stores.bundles.upload import is_abandoned
 from svc.wire.bundle import BundleEntry
 
@@ -57,6 +58,7 @@ def remove_leftovers(store: MaintainedStore) -> None:
     for folder in (store.work_dir / "unpacking").iterdir():
         if is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
+    remove_expired_uploads(store.work_dir)
 
 
 def _finish_publish(store: MaintainedStore, note: Path) -> None:

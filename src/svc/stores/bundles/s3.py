@@ -35,6 +35,7 @@ from svc.bundles.archive import limits_from_environ
 from svc.errors import AlreadyExists, BundleNotFound, RegistryFailed, UsageError
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.maintenance import remove_abandoned
+from svc.stores.bundles.resumable_upload import remove_expired_uploads
 from svc.stores.bundles.upload import BundleUpload, CompleteFile
 from svc.wire.bundle import BundleEntry, entry_for_json
 
@@ -70,6 +71,7 @@ class BucketStore:
             (work_dir / name).mkdir(parents=True, exist_ok=True)
         for partial_file in (work_dir / "uploads").glob("*.part"):
             remove_abandoned(partial_file)
+        remove_expired_uploads(work_dir)
         self._proxy = proxy
         self._lock = threading.Lock()
         self._records: dict[str, BundleEntry] = {}
@@ -208,7 +210,7 @@ class BucketStore:
     def create_upload(self, size: int | None = None) -> BundleUpload:
         return BundleUpload(self.work_dir / "uploads")
 
-    def publish(self, upload: BundleUpload, draft: BundleDraft) -> tuple[BundleEntry, bool]:
+    def publish(self, upload: BundleUpload | CompleteFile, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         try:
             draft.validate()
             return self._commit_upload(upload, draft)

@@ -86,13 +86,18 @@ class CompleteFile:
     """A complete file of known hash, locked like an upload, to be moved into a store."""
 
     def __init__(self, path: Path, sha256: str, *, durable: bool = True) -> None:
+        """Raise BlockingIOError if another process has locked the file."""
         self.name = uuid.uuid4().hex
         self.path = path
         self.sha256 = sha256
         self._durable = durable
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.size = os.fstat(self._fd).st_size
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
 
     def sync(self) -> None:
         """Sync the file to disk if it is durable."""

@@ -54,3 +54,5 @@ class LimitExceeded(msgspec.Struct, frozen=True):
     tokens_left: int
     requests_reset: float = 0.0
     tokens_reset: float = 0.0
+    usage: LimitUsage = LimitUsage()
+    """What the key used before the rejected request."""

@@ -190,6 +190,7 @@ local function reserve(
   elseif over_budget() then
     limit, retry = 'budget', at.spent + math.max(1, nano_usd) > budget and -1 or 1000
   end
+  local requests_before = at.requests
   local left = {math.max(0, requests - at.requests), math.max(0, tokens - at.tokens)}
   if limit then
     if limit ~= 'rpm' then -- a request counts even if another limit rejects it
@@ -204,7 +205,8 @@ local function reserve(
     if tokens > 0 then
       _, tokens_reset = ms_until_freed('t', 1)
     end
-    return {0, limit, retry, left[1], left[2], requests_reset, tokens_reset}
+    local used = {requests_before, at.tokens, at.running, at.spent, at.held}
+    return {0, limit, retry, left[1], left[2], requests_reset, tokens_reset, unpack(used)}
   end
   at.requests, at.tokens = at.requests + 1, at.tokens + requested_tokens
   at.running, at.held = at.running + 1, at.held + nano_usd

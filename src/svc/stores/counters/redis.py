@@ -34,7 +34,7 @@ MAX_SPENT_SEEDS = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_CACHED_REJECTIONS = 10_000
 """Maximum number of keys with a cached rejection."""
-REPLY_LENGTHS = (1, 6, 7)
+REPLY_LENGTHS = (1, 6, 12)
 ASK_FOR_SPENT, SPENT_UNAVAILABLE = "", -1
 """Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
 
@@ -160,10 +160,10 @@ class RedisCounters:
                 reset_milliseconds / 1000,
             )
         if reply[0] == 0:
-            _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset = reply
+            _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
             wait = math.inf if retry < 0 else retry / 1000
             resets = requests_reset / 1000, tokens_reset / 1000
-            rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets)
+            rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets, LimitUsage(*used))
             if rejection.limit == "rpm":
                 self._cache_rejection(limits, rejection)
             return rejection

@@ -196,7 +196,9 @@ class SharedCounters:
                 resets = [
                     self._seconds_until_empty(base, row, second, now) for row in (_REQUEST_SECONDS, _TOKEN_SECONDS)
                 ]
-                return LimitExceeded(exceeded[0], exceeded[1], remaining[0], remaining[1], resets[0], resets[1])
+                running, reserved = self._sum_running(base)
+                usage = LimitUsage(requests, used, running, words[base + _SPENT_NANO_USD], reserved)
+                return LimitExceeded(exceeded[0], exceeded[1], remaining[0], remaining[1], resets[0], resets[1], usage)
             bucket = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
             words[bucket] += 1
             words[base + _REQUEST_SUM] = requests + 1

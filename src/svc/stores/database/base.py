@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 import msgspec
 
 from svc.errors import SvcError
+from svc.stores.database.entry_filter import EntryFilter, EntryPosition, SearchLimits
 from svc.stores.database.segment import JournalSegment
+from svc.stores.database.series import SeriesQuery, UsageSeries
 from svc.wire.stored_response import StoredItem, StoredResponse
 
 BudgetPeriod = Literal["day", "month", "total"]
@@ -168,6 +170,16 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     # end: usage sum
 
 
+class EntryPage(msgspec.Struct, frozen=True):
+    """A page of entries, newest first."""
+
+    entries: list[LedgerEntry]
+    next_end: EntryPosition | None
+    """The exclusive end of the next page, or None if there is no other entry."""
+    searched_until_ms: int
+    """All matching entries from this time on are on this page or an earlier one."""
+
+
 STATEMENT_TIMEOUT_SECONDS = 35.0
 """Timeout of a statement. It exceeds the server's own timeout (30 s), so a working server reports it first."""
 
@@ -175,8 +187,32 @@ STATEMENT_TIMEOUT_SECONDS = 35.0
 class Database(Protocol):
     """Keys and ledger entries. Every method may raise StoreUnavailable. The instance can be used again after it."""
 
-    def migrate(self) -> None:
-        """Migrate the schema, under a lock. Raises UsageError if a newer version created the schema."""
+    def migrate(self) -> tuple[int, int]:
+        """Migrate the schema, under a lock. Return the version before, 0 for a new database, and the version after.
+
+        A newer schema that works with this program is left as it is. Raises UsageError if it does not.
+        """
+
+    def record_schema_version(self, version: int | None = None) -> tuple[int, int]:
+        """Migrate, and record `version` (the newest if None). Return the recorded version before and after.
+
+        A program from before schema version 8 starts only if the recorded version is its own or older. Nothing is
+        undone. Raises UsageError if programs of that version cannot use the database.
+        """
+
+    def partition_entries(self) -> bool:
+        """Partition the entries by month, so that `prune_entries` drops whole months. Returns False if they are.
+
+        Raises UsageError if the database has no partitions.
+        """
+
+    def repair_sums(self, before: float = math.inf) -> Iterator[int]:
+        """Complete the sums of entries that an older program stored, one key and hour after the other, newest first.
+
+        Only hours that end no later than `before` (Unix seconds) are repaired. Each step reads one batch, or completes
+        the sums of a key and hour in a transaction, and yields the number of entries whose sums are now complete.
+        Other methods can be called between two steps.
+        """
 
     def close(self) -> None: ...
 
@@ -194,6 +230,9 @@ class Database(Protocol):
 
     def list_keys(self, *, after: str = "", limit: int = 1000) -> list[StoredKey]:
         """Return keys in the order of ids. `after` is the last id of the previous page."""
+
+    def count_keys(self) -> int:
+        """Return the number of keys, including revoked ones."""
 
     def get_key(self, id: str) -> StoredKey | None:
         """Return one key, or None for an unknown id."""
@@ -252,6 +291,18 @@ class Database(Protocol):
     def get_entry(self, request_id: str) -> LedgerEntry | None:
         """Return the entry of one request, or None for an unknown id."""
 
+    def search_entries(self, filter: EntryFilter, since: float, end: EntryPosition, limits: SearchLimits) -> EntryPage:
+        """Return matching entries, newest first, from `since` (Unix seconds) to before `end`."""
+
+    def get_usage_series(self, query: SeriesQuery) -> UsageSeries:
+        """Return usage over time."""
+
+    def has_usage(self, key_id: str | None) -> bool:
+        """Return whether there has been a request, or one of this key."""
+
+    def interrupt(self) -> None:
+        """End the running statement of another thread, which raises StoreUnavailable. Never raises."""
+
     def aggregate_usage(
         self,
         group_by: GroupBy,
@@ -287,20 +338,35 @@ class Database(Protocol):
         Returns None if one of them is unknown, deleted, expired, or another key's.
         """
 
+    def find_missing_response(self, key_id: str, id: str, now: float) -> str | None:
+        """Return the id at which a conversation breaks: of the newest response that `list_conversation` lacks."""
+
     def list_response_items(self, key_id: str, response_id: str) -> list[StoredItem]:
         """Return the items of one response: first those of its request, then its output."""
 
     def find_response_items(self, key_id: str, item_ids: Sequence[str], now: float) -> list[StoredItem]:
         """Return the items with these ids. Unknown ones, and those of other keys, are missing."""
 
+    def has_stored_id(self, ids: Sequence[str]) -> bool:
+        """Return whether any key has stored a response or an output item with one of these ids.
+
+        Ids of deleted and expired responses count, for 30 days after their creation at least.
+        """
+
     def delete_response(self, key_id: str, id: str, now: float) -> bool:
-        """Delete a response with its items. Returns False if it is unknown, expired, or another key's."""
+        """Delete a response with its items, but not their ids.
+
+        Returns False if it is unknown, expired, or another key's.
+        """
 
     def prune_responses(self, now: float, *, limit: int = 500) -> int:
-        """Delete up to `limit` expired responses. Returns the number deleted."""
+        """Delete up to `limit` expired responses, and as many expired ids. Returns the number deleted."""
 
     def prune_entries(self, before: float, *, limit: int = 10_000) -> int:
-        """Delete up to `limit` entries older than `before`, but not their sums. Returns the number deleted."""
+        """Delete up to `limit` entries older than `before`, but not their sums. Returns the number deleted.
+
+        In a partitioned database, deletes those older than the month of `before`. Dropped months are not counted.
+        """
 
 
 def budget_period_start(period: str | None, now: float | None = None) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, count, islice
+from collections.abc import Collection, Iterator, Sequence
+from itertools import count, islice
 from operator import itemgetter
+from typing import Any
 
 from svc.stores.database.base import LedgerEntry, StoreUnavailable
 from svc.stores.database.journal_lines import (
@@ -17,6 +18,7 @@ from svc.stores.database.journal_lines import (
     entry_millis,
     parse_request_id,
 )
+from svc.stores.database.migrations import latest_sums_version
 from svc.stores.database.segment import SECONDS_PER_HOUR, BatchLines, EntryBatch
 from svc.stores.database.statements import SqlConnection, split_into_chunks, sql_placeholders
 
@@ -27,20 +29,29 @@ MIN_ROWS_PER_QUERY, MAX_ROWS_PER_QUERY = 2, 128
 """Rows of the first query of a scan, and of each query at most. A row can be as long as one ingested segment."""
 MAX_IDS_SEARCHED_AS_TEXT = 8
 """Up to this number of ids, the text of a batch is searched before it is decoded."""
-_BATCH_COLUMNS = ("id", "last", "key_id", "body", "span", "count", "prefix", "low", "high", "lines", "zipped")
+_BATCH_COLUMNS = (
+    "id",
+    "last",
+    "key_id",
+    "body",
+    "span",
+    "count",
+    "prefix",
+    "low",
+    "high",
+    "lines",
+    "zipped",
+    "sums_version",
+)
 
 
 class BatchRows(SqlConnection):
     """The methods of a Database for single entries."""
 
     def _insert_batches(self, batches: Sequence[EntryBatch]) -> None:
-        row = f"({sql_placeholders(len(_BATCH_COLUMNS))})"
-        for chunk in split_into_chunks(batches, len(_BATCH_COLUMNS)):
-            self._run_statement(  # a batch that exists unexpectedly must not block ingestion
-                f"INSERT INTO batches ({', '.join(_BATCH_COLUMNS)}) VALUES {', '.join([row] * len(chunk))}"  # noqa: S608
-                " ON CONFLICT DO NOTHING",
-                [*chain.from_iterable(map(_batch_values, chunk))],
-            )
+        rows = [_batch_values(batch) for batch in batches]
+        # A batch that exists unexpectedly must not block ingestion.
+        self._insert_rows("batches", _BATCH_COLUMNS, rows, "DO NOTHING")
 
     def list_entries(
         self,
@@ -92,6 +103,11 @@ class BatchRows(SqlConnection):
 
     def _scan_batches(self, start: int, end: int, key_id: str | None) -> Iterator[tuple[int, str, str | None]]:
         """Yield (last, packed, lines) of batches that may have entries from `start` to before `end`, newest first."""
+        for last, packed, *lines in self._scan_batch_rows(start, end, key_id):
+            yield last, packed, _decode_lines(*lines)
+
+    def _scan_batch_rows(self, start: int, end: int, key_id: str | None) -> Iterator[tuple[Any, ...]]:
+        """Yield (last, packed, lines, compressed lines) as `_scan_batches` does, without decoding them."""
         sql = (
             "SELECT last, body, lines, zipped, id FROM batches WHERE last <= ? AND (last < ? OR id < ?)"  # noqa: S608
             f" AND last >= ? AND last - span < ?{'' if key_id is None else ' AND key_id = ?'}"
@@ -101,7 +117,7 @@ class BatchRows(SqlConnection):
         last, id, row_limit = end + MAX_BATCH_SPAN_MS, "", MIN_ROWS_PER_QUERY
         while True:
             rows = self._run_statement(sql, (last, last, id, *fixed, row_limit)).fetchall()
-            yield from ((last, packed, _decode_lines(*lines)) for last, packed, *lines, _ in rows)
+            yield from (row[:-1] for row in rows)
             if len(rows) < row_limit:
                 return
             last, *_, id = rows[-1]
@@ -176,6 +192,14 @@ def to_ceil_millis(unix_seconds: float) -> int:
     return MAX_TIME_MS if unix_seconds * 1000 > MAX_TIME_MS else math.ceil(unix_seconds * 1000)
 
 
+def decompress_lines(uncompressed: str | None, compressed: bytes | None) -> bytes | None:
+    """Return the lines of a batch, or None for a packed entry. Raises StoreUnavailable if they are damaged."""
+    try:
+        return BatchLines(uncompressed, compressed).encoded
+    except ValueError as error:
+        raise StoreUnavailable(f"A batch of entries in the database is damaged: {error}.") from error
+
+
 def _decode_lines(uncompressed: str | None, compressed: bytes | None) -> str | None:
     """Return the lines of a batch as text. Raises StoreUnavailable if they are damaged."""
     try:
@@ -184,7 +208,7 @@ def _decode_lines(uncompressed: str | None, compressed: bytes | None) -> str | N
         raise StoreUnavailable(f"A batch of entries in the database is damaged: {error}.") from error
 
 
-def _batch_values(batch: EntryBatch) -> Iterable[object]:
+def _batch_values(batch: EntryBatch) -> tuple[object, ...]:
     span = batch.last_ms - batch.first_ms
     numbered = (batch.id_prefix, batch.min_number, batch.max_number)
     return (
@@ -196,4 +220,5 @@ def _batch_values(batch: EntryBatch) -> Iterable[object]:
         batch.count,
         *numbered,
         *(batch.lines or (None, None)),
+        latest_sums_version(),
     )

@@ -19,11 +19,15 @@ import msgspec
 
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.segment import (
+    ERROR_STATUSES,
+    OK_STATUS,
+    SECONDS_PER_HOUR,
     TOTAL_FIELDS,
     BatchLines,
     EntryBatch,
     FieldTotals,
     JournalSegment,
+    StatusSumKey,
     SumKey,
     UsageTotals,
 )
@@ -53,6 +57,8 @@ _decode = msgspec.json.Decoder(LedgerEntry).decode
 _decode_all = msgspec.json.Decoder(LedgerEntry).decode_lines
 _decode_canonical = msgspec.json.Decoder(_CanonicalEntry).decode_lines
 _unpack = msgspec.json.Decoder(_PackedEntry).decode
+_STATUS_FIELD = b'"status":"'
+_OK_STATUS_FIELD = b'"status":"ok"'
 _total_getters = {name: (attrgetter(name), getattr(FieldTotals(), name)) for name in TOTAL_FIELDS}
 
 
@@ -84,7 +90,12 @@ def parse_summarized_segment(data: bytes, summary: SegmentSummary) -> JournalSeg
             _summarized_batch(lines, groups)
             for lines, groups in zip(_lines_by_batch(data, summary, batches.values()), batches.values(), strict=True)
         ]
-    return JournalSegment(batches=entry_batches, hourly_sums=hours, entry_count=summary.line_count)
+    return JournalSegment(
+        batches=entry_batches,
+        hourly_sums=hours,
+        status_sums=_sum_lines_by_status(data),
+        entry_count=summary.line_count,
+    )
 
 
 def parse_entries(data: bytes, fill_price: FillPrice | None = None) -> tuple[list[LedgerEntry], int]:
@@ -111,9 +122,17 @@ def build_segment(entries: Sequence[LedgerEntry], broken: int = 0) -> JournalSeg
     return JournalSegment(
         batches=batches,
         hourly_sums=_sum_by_hour(entries, _format_timestamps(entries)),
+        status_sums=_sum_by_status(entries),
         entry_count=len(entries),
         broken_lines=broken,
     )
+
+
+def sum_by_hour_and_status(
+    entries: Sequence[LedgerEntry],
+) -> tuple[dict[SumKey, UsageTotals], dict[StatusSumKey, UsageTotals]]:
+    """Return the sums of entries, oldest first, as a segment of them has. Raises ValueError for an invalid time."""
+    return _sum_by_hour(entries, _format_timestamps(entries)), _sum_by_status(entries)
 
 
 def decode_batch(packed: str, lines: str | None) -> list[LedgerEntry]:
@@ -182,7 +201,9 @@ def _build_canonical_segment(text: str, entries: Sequence[LedgerEntry]) -> Journ
         if single_batch is None
         else [single_batch]
     )
-    return JournalSegment(batches=batches, hourly_sums=hours, entry_count=len(entries))
+    return JournalSegment(
+        batches=batches, hourly_sums=hours, status_sums=_sum_by_status(entries), entry_count=len(entries)
+    )
 
 
 def _split_lines(text: str, entries: Sequence[LedgerEntry]) -> list[str]:
@@ -224,6 +245,32 @@ def _sum_by_hour(entries: Sequence[LedgerEntry], timestamps: Sequence[str]) -> d
     return hours
 
 
+def _sum_by_status(entries: Iterable[LedgerEntry]) -> dict[StatusSumKey, UsageTotals]:
+    groups: dict[StatusSumKey, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        if entry.status != OK_STATUS:
+            hour = parse_millis(entry.time) // (SECONDS_PER_HOUR * 1000) * SECONDS_PER_HOUR
+            groups[StatusSumKey(*entry_sum_key(entry, hour), entry.status)].append(entry)
+    return {sum_key: sum_entries(grouped) for sum_key, grouped in groups.items()}
+
+
+def _sum_lines_by_status(data: bytes) -> dict[StatusSumKey, UsageTotals]:
+    """Return the sums of lines without decoding those with the status `ok`. Raises ValueError."""
+    if data.count(_OK_STATUS_FIELD) == data.count(_STATUS_FIELD):  # no other status, and no tag of that name
+        return {}
+    others = b"".join(
+        [
+            line
+            for line in data.splitlines(keepends=True)
+            if line.count(_STATUS_FIELD) != 1 or _OK_STATUS_FIELD not in line
+        ]
+    )
+    try:
+        return _sum_by_status(_decode_all(others))
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
 def sum_entries(entries: Sequence[LedgerEntry]) -> UsageTotals:
     """Return the totals of entries, oldest first. A value that is not known counts as 0."""
     totals: dict[str, Any] = {
@@ -231,7 +278,8 @@ def sum_entries(entries: Sequence[LedgerEntry]) -> UsageTotals:
     }
     key_name = next((entry.key_name for entry in reversed(entries) if entry.key_name), "")
     priced = sum([entry.cost_usd is not None for entry in entries])
-    return UsageTotals(key_name=key_name, requests=len(entries), priced=priced, **totals)
+    errors = sum([entry.status in ERROR_STATUSES for entry in entries])
+    return UsageTotals(key_name=key_name, requests=len(entries), priced=priced, errors=errors, **totals)
 
 
 def _lines_by_batch(data: bytes, summary: SegmentSummary, batches: Iterable[list[SummaryGroup]]) -> Iterable[bytes]:
@@ -266,7 +314,13 @@ def _summarized_batch(data: bytes, groups: Sequence[SummaryGroup]) -> EntryBatch
 
 def _group_totals(group: SummaryGroup) -> UsageTotals:
     totals = {name: getattr(group, name) for name in TOTAL_FIELDS}
-    return UsageTotals(key_name=group.key.name, requests=group.request_count, priced=group.priced_requests, **totals)
+    return UsageTotals(
+        key_name=group.key.name,
+        requests=group.request_count,
+        priced=group.priced_requests,
+        errors=group.error_count,
+        **totals,
+    )
 
 
 def _group_sum_key(group: SummaryGroup) -> SumKey:

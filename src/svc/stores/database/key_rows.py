@@ -44,6 +44,9 @@ class KeyRows(SqlConnection):
     def list_keys(self, *, after: str = "", limit: int = 1000) -> list[StoredKey]:
         return self._select_keys("WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
 
+    def count_keys(self) -> int:
+        return int(self._run_statement("SELECT COUNT(*) FROM keys").fetchall()[0][0])
+
     def get_key(self, id: str) -> StoredKey | None:
         return next(iter(self._select_keys("WHERE id = ?", (id,))), None)
 

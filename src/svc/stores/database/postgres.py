@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -12,6 +13,7 @@ from psycopg.abc import PQGen
 
 from svc.errors import UsageError
 from svc.stores.database.base import STATEMENT_TIMEOUT_SECONDS, CommitOutcomeUnknown, StoreUnavailable
+from svc.stores.database.postgres_partitions import LedgerPartitions, start_of_month_ms
 from svc.stores.database.sql import SqlDatabase
 from svc.stores.database.statements import DatabaseCursor
 
@@ -19,6 +21,8 @@ POSTGRES_CONNECT_TIMEOUT_SECONDS = 3
 SESSION_SETTINGS_SQL = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'"
 MAX_ERROR_REASON_CHARACTERS = 400
 MIGRATION_LOCK_ID = 7_301_964
+MIN_COPY_ROWS = 100
+"""Rows from which COPY costs less than INSERT with values, temporary table included."""
 INTERRUPT_POLL_SECONDS: Final = 0.1
 """Interval at which a wait checks for Ctrl-C. It is psycopg's default."""
 T = TypeVar("T")
@@ -42,12 +46,19 @@ class PostgresDatabase(SqlDatabase):
         self._display_name = _describe_database(url)
         """Names the database in messages, without user and password."""
         self._connection: _TimeoutConnection | None = None
+        self._partitions = LedgerPartitions(self)
 
     def close(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
                 self._connection.close()
             self._connection = None
+
+    def interrupt(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):  # closed
+                connection.cancel_safe(timeout=POSTGRES_CONNECT_TIMEOUT_SECONDS)
 
     def _connect(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
@@ -66,8 +77,63 @@ class PostgresDatabase(SqlDatabase):
         return self._execute(sql.replace("%", "%%").replace("?", "%s"), args)
 
     def _execute(self, sql: str, args: Sequence[Any]) -> DatabaseCursor:
-        try:
+        with self._translate_errors():
             return self._connect().execute(sql.encode(), args)
+
+    def migrate(self) -> tuple[int, int]:
+        versions = super().migrate()
+        if self._partitions.exist():
+            self._create_partitions_ahead()
+        return versions
+
+    def partition_entries(self) -> bool:
+        with self._migration_transaction():
+            if self._partitions.exist():
+                return False
+            self._partitions.create()
+            return True
+
+    def prune_entries(self, before: float, *, limit: int = 10_000) -> int:
+        if not self._partitions.exist():
+            return super().prune_entries(before, limit=limit)
+        self._create_partitions_ahead()
+        month_ms = start_of_month_ms(math.floor(before * 1000))
+        self._partitions.drop_expired(month_ms)
+        return super().prune_entries(month_ms / 1000, limit=limit)  # in the partitions that hold several months
+
+    def _create_partitions_ahead(self) -> None:
+        with self._migration_transaction():
+            self._partitions.create_ahead()
+
+    def _lock_sums(self) -> None:
+        self._run_statement("LOCK TABLE hours IN SHARE ROW EXCLUSIVE MODE")  # readers continue
+
+    def _insert_rows(
+        self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]], on_conflict: str
+    ) -> None:
+        """Copy many rows through a temporary table, because COPY has no ON CONFLICT.
+
+        The rows are inserted in their order: PostgreSQL reads a temporary table from its first row on.
+        """
+        if len(rows) < MIN_COPY_ROWS:
+            super()._insert_rows(table, columns, rows, on_conflict)
+            return
+        names, copied = ", ".join(columns), f"copied_{table}"
+        self._run_statement(
+            f"CREATE TEMPORARY TABLE {copied} ON COMMIT DROP AS SELECT {names} FROM {table} WITH NO DATA"  # noqa: S608
+        )
+        copy_sql = f"COPY {copied} ({names}) FROM STDIN".encode()
+        with self._translate_errors(), self._connect().cursor() as cursor, cursor.copy(copy_sql) as copy:
+            for row in rows:
+                copy.write_row(row)
+        self._run_statement(
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {copied} ON CONFLICT {on_conflict}"  # noqa: S608
+        )
+
+    @contextlib.contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
         except psycopg.Error as error:
             if not isinstance(error, psycopg.errors.IntegrityError):
                 self.close()  # the transaction state is unknown
@@ -92,6 +158,8 @@ class PostgresDatabase(SqlDatabase):
     @contextlib.contextmanager
     def _migration_transaction(self) -> Iterator[None]:
         with self._transaction():
+            # A migration of a large table can take longer than any other statement.
+            self._run_statement(f"SET LOCAL statement_timeout = {round(self._timeout_seconds * 1000)}")
             self._run_statement("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK_ID,))
             yield
 

@@ -1,4 +1,7 @@
-"""The rows of stored responses and their items. Expired ones are not found, and are deleted later."""
+"""The rows of stored responses and their items. Expired ones are not found, and are deleted later.
+
+Their ids are kept longer, so that the id of a deleted response, or of another key's, is not taken for an unknown one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from svc.stores.database.statements import SqlConnection, split_into_chunks, sql
 from svc.wire.stored_response import StoredItem, StoredResponse
 
 _ITEM_PARAMETERS: Final = 6
+_ID_PARAMETERS: Final = 4
 _CONVERSATION: Final = (
     "WITH RECURSIVE conversation (id, previous_id, depth) AS ("
     " SELECT id, previous_id, 0 FROM responses WHERE key_id = ? AND id = ? AND expires_at > ?"
@@ -29,8 +33,16 @@ _SELECT_CONVERSATION_ITEMS: Final = (
     " JOIN response_items ON response_items.response_id = conversation.id"
     " WHERE response_items.key_id = ? ORDER BY depth DESC, position"
 )
+_PRUNE_IDS: Final = (
+    "DELETE FROM response_ids WHERE (id, key_id) IN ("
+    " SELECT id, key_id FROM response_ids WHERE expires_at <= ? AND NOT EXISTS ("
+    " SELECT 1 FROM responses WHERE responses.key_id = response_ids.key_id AND responses.id = response_ids.response_id)"
+    " LIMIT ?)"
+)
 MAX_CONVERSATION_LENGTH: Final = 10_000
 """Maximum number of responses of one conversation."""
+MIN_ID_RETENTION_SECONDS: Final = 30 * 86_400
+"""How long an id is kept at least. OpenAI keeps responses for 30 days, whenever the gateway deletes its own."""
 
 
 class ResponseRows(SqlConnection):
@@ -40,11 +52,12 @@ class ResponseRows(SqlConnection):
         with self._transaction():
             self._run_statement(
                 "INSERT INTO responses"
-                " (key_id, id, previous_id, created_at, expires_at, provider, account, native, body)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key_id, id) DO UPDATE SET body = excluded.body",
+                " (key_id, id, previous_id, created_at, expires_at, provider, account, account_name, native, body)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key_id, id) DO UPDATE SET body = excluded.body",
                 (
                     *(response.key_id, response.id, response.previous_id, response.created_at, response.expires_at),
-                    *(response.provider, response.account, int(response.is_native), response.body),
+                    *(response.provider, response.account, response.account_name),
+                    *(int(response.is_native), response.body),
                 ),
             )
             self._delete_items(response.key_id, [response.id])
@@ -55,8 +68,21 @@ class ResponseRows(SqlConnection):
             for chunk in split_into_chunks(rows, _ITEM_PARAMETERS):
                 places = ", ".join(f"({sql_placeholders(_ITEM_PARAMETERS)})" for _ in chunk)
                 self._run_statement(_INSERT_ITEMS + places, [value for row in chunk for value in row])
+            self._put_ids(response)
             if response.previous_id is not None:
                 self._extend_conversation(response)
+
+    def _put_ids(self, response: StoredResponse) -> None:
+        expires_at = max(response.expires_at, response.created_at + MIN_ID_RETENTION_SECONDS)
+        ids = dict.fromkeys([response.id, *(item.id for item in response.items if not item.is_input)])
+        rows = [(id, response.key_id, response.id, expires_at) for id in ids]
+        for chunk in split_into_chunks(rows, _ID_PARAMETERS):
+            places = ", ".join(f"({sql_placeholders(_ID_PARAMETERS)})" for _ in chunk)
+            self._run_statement(
+                f"INSERT INTO response_ids (id, key_id, response_id, expires_at) VALUES {places}"  # noqa: S608
+                " ON CONFLICT (id, key_id) DO NOTHING",
+                [value for row in chunk for value in row],
+            )
 
     def _extend_conversation(self, response: StoredResponse) -> None:
         """Keep the responses that this one continues as long as it."""
@@ -71,13 +97,13 @@ class ResponseRows(SqlConnection):
 
     def get_response(self, key_id: str, id: str, now: float) -> StoredResponse | None:
         rows = self._run_statement(
-            "SELECT previous_id, created_at, expires_at, provider, account, native, body FROM responses"
+            "SELECT previous_id, created_at, expires_at, provider, account, account_name, native, body FROM responses"
             " WHERE key_id = ? AND id = ? AND expires_at > ?",
             (key_id, id, now),
         ).fetchall()
         if not rows:
             return None
-        previous_id, created_at, expires_at, provider, account, is_native, body = rows[0]
+        previous_id, created_at, expires_at, provider, account, account_name, is_native, body = rows[0]
         return StoredResponse(
             id=id,
             key_id=key_id,
@@ -86,16 +112,23 @@ class ResponseRows(SqlConnection):
             previous_id=previous_id,
             provider=provider,
             account=account,
+            account_name=account_name,
             is_native=bool(is_native),
             body=body,
         )
 
-    def list_conversation(self, key_id: str, id: str, now: float) -> list[StoredItem] | None:
+    def find_missing_response(self, key_id: str, id: str, now: float) -> str | None:
         links = self._run_statement(
             _SELECT_CONVERSATION,
             (key_id, id, now, key_id, now, MAX_CONVERSATION_LENGTH),
         ).fetchall()
-        if not links or links[0][1] is not None:  # the oldest one continues a response that is gone
+        if not links:
+            return id
+        previous_id: str | None = links[0][1]  # the oldest one continues a response that is gone
+        return previous_id
+
+    def list_conversation(self, key_id: str, id: str, now: float) -> list[StoredItem] | None:
+        if self.find_missing_response(key_id, id, now) is not None:
             return None
         rows = self._run_statement(
             _SELECT_CONVERSATION_ITEMS, (key_id, id, now, key_id, now, MAX_CONVERSATION_LENGTH, key_id)
@@ -111,6 +144,15 @@ class ResponseRows(SqlConnection):
             where = f"AND item_id IN ({sql_placeholders(len(chunk))}) {_IS_KEPT}"
             items += self._select_items(where, (key_id, *chunk, key_id, now))
         return items
+
+    def has_stored_id(self, ids: Sequence[str]) -> bool:
+        return any(
+            self._run_statement(
+                f"SELECT 1 FROM response_ids WHERE id IN ({sql_placeholders(len(chunk))}) LIMIT 1",  # noqa: S608
+                chunk,
+            ).fetchall()
+            for chunk in split_into_chunks(ids)
+        )
 
     def _select_items(self, where: str, args: Sequence[Any]) -> list[StoredItem]:
         sql = f"SELECT item_id, body, is_input FROM response_items WHERE key_id = ? {where}"  # noqa: S608
@@ -134,7 +176,9 @@ class ResponseRows(SqlConnection):
                 sql = "DELETE FROM responses WHERE key_id = ? AND id = ? AND expires_at <= ?"
                 if self._run_statement(sql, (key_id, id, now)).rowcount:
                     self._delete_items(key_id, [id])
-        return len(rows)
+        with self._transaction():
+            pruned_ids = self._run_statement(_PRUNE_IDS, (now, limit)).rowcount
+        return len(rows) + pruned_ids
 
     def _delete_items(self, key_id: str, ids: Sequence[str]) -> None:
         sql = f"DELETE FROM response_items WHERE key_id = ? AND response_id IN ({sql_placeholders(len(ids))})"  # noqa: S608

@@ -16,6 +16,11 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 """The magic number of a Zstandard frame (RFC 8878, section 3.1.1)."""
 
 
+OK_STATUS: Final = "ok"
+ERROR_STATUSES: Final = ("error", "cut")
+"""The values of `status` that count as errors. A client that disconnects is none."""
+
+
 class SumKey(NamedTuple):
     """The key of a usage sum: the start of an hour or day (Unix seconds), and its key, model, provider and tags."""
 
@@ -25,6 +30,17 @@ class SumKey(NamedTuple):
     provider: str
     tags: str
     """A JSON object with sorted names."""
+
+
+class StatusSumKey(NamedTuple):
+    """The key of a sum of requests with one status, which is not `ok`. `start` is an hour."""
+
+    start: int
+    key_id: str
+    model: str
+    provider: str
+    tags: str
+    status: str
 
 
 # begin: field totals, from ledger_fields.toml by `make ledger`
@@ -41,7 +57,7 @@ class FieldTotals(msgspec.Struct):
 
 TOTAL_FIELDS: Final = FieldTotals.__struct_fields__
 """The fields of an entry that are summed, in the order of the table."""
-COUNT_FIELDS: Final = ("requests", *TOTAL_FIELDS, "priced")
+COUNT_FIELDS: Final = ("requests", *TOTAL_FIELDS, "priced", "errors")
 
 
 class UsageTotals(FieldTotals):
@@ -51,12 +67,19 @@ class UsageTotals(FieldTotals):
     requests: int = 0
     priced: int = 0
     """Number of requests whose cost is known."""
+    errors: int = 0
+    """Number of requests that ended with an error or an interrupted stream."""
 
     def add(self, other: UsageTotals) -> None:
         """Add the usage of other requests, which are newer."""
         self.key_name = other.key_name or self.key_name
         for name in COUNT_FIELDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def subtract(self, other: UsageTotals) -> None:
+        """Subtract the usage of a part of the requests."""
+        for name in COUNT_FIELDS:
+            setattr(self, name, max(0, getattr(self, name) - getattr(other, name)))
 
 
 class BatchLines(NamedTuple):
@@ -76,6 +99,13 @@ class BatchLines(NamedTuple):
     def text(self) -> str | None:
         """Return the lines as text. Raises ValueError if they are damaged."""
         return self.uncompressed if self.compressed is None else _decompress(self.compressed).decode()
+
+    @property
+    def encoded(self) -> bytes | None:
+        """Return the lines as UTF-8. Raises ValueError if they are damaged."""
+        if self.compressed is not None:
+            return _decompress(self.compressed)
+        return None if self.uncompressed is None else self.uncompressed.encode()
 
 
 def _decompress(data: bytes) -> bytes:
@@ -119,6 +149,8 @@ class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
 
     batches: list[EntryBatch]
     hourly_sums: Mapping[SumKey, UsageTotals]
+    status_sums: Mapping[StatusSumKey, UsageTotals] = {}
+    """The sums by hour of the requests whose status is not `ok`."""
     entry_count: int
     broken_lines: int = 0
     """Number of lines that were skipped."""

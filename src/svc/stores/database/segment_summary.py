@@ -36,6 +36,7 @@ class SummaryGroup(GroupTotals):
     """The lines of one key, hour (UTC), model and provider."""
 
     __slots__ = (
+        "error_count",
         "first_time",
         "hour",
         "index",
@@ -64,6 +65,8 @@ class SummaryGroup(GroupTotals):
         self.min_request_id = self.max_request_id = request_id
         """The smallest and the greatest request id."""
         self.request_count = 0
+        self.error_count = 0
+        """Number of requests that ended with an error or an interrupted stream."""
         self.priced_requests = 0
         """Number of requests whose cost is known."""
 
@@ -113,6 +116,7 @@ class SegmentSummary:
         request_id: str,
         usage: TokenUsage | None,
         cost_usd: float | None,
+        is_error: bool,
     ) -> None:
         """Add a line of `line_bytes` bytes. `time` and the other values are those of its LedgerEntry."""
         group = self._last_group
@@ -123,6 +127,7 @@ class SegmentSummary:
         if len(self.groups) > 1:
             self.line_groups.append(group.index)
         group.request_count += 1
+        group.error_count += is_error
         if time > group.last_time:
             group.last_time = time
         elif time < group.first_time:  # the clock was set back

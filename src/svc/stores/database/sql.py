@@ -3,40 +3,33 @@
 keys         one row for each key; every change increments `key_revision`, whose row lock orders the changes
 batches      one row for the entries of a key that were ingested together; retained for `ledger.retain_days`
 hours, days  the sums of entries, written in the same transaction as the entries; never deleted
+status_hours the sums by hour of entries whose status is not `ok`, written in the same way; never deleted
 responses    stored responses, and in `response_items` their items; each row is deleted when it expires
+response_ids the ids of both, also of deleted responses
 journals     the ingested bytes of each journal, written with the entries; the row with an empty name is a lock
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import resources
 
 from svc.errors import UsageError
 from svc.stores.database.base import LedgerEntry
+from svc.stores.database.entry_search import EntrySearch
 from svc.stores.database.journal_lines import build_segment
 from svc.stores.database.key_rows import KeyRows
+from svc.stores.database.migrations import SchemaRows
 from svc.stores.database.response_rows import ResponseRows
 from svc.stores.database.segment import JournalSegment
-from svc.stores.database.sum_rows import SumRows
+from svc.stores.database.series_rows import SeriesRows
+from svc.stores.database.sum_repair import SumRepair
 
 
-class SqlDatabase(KeyRows, ResponseRows, SumRows):
+class SqlDatabase(SchemaRows, KeyRows, ResponseRows, SeriesRows, SumRepair, EntrySearch):
     """A Database without its connection."""
 
-    def migrate(self) -> None:
-        with self._migration_transaction():
-            self._run_statement("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-            version = self._run_statement("SELECT MAX(version) FROM schema_version").fetchall()[0][0] or 0
-            migrations = _load_migrations()
-            if version > len(migrations):
-                raise UsageError(
-                    f"The database is of a newer version ({version}) than this program knows ({len(migrations)})."
-                )
-            for number, statements in enumerate(migrations[version:], version + 1):
-                for statement in statements:
-                    self._run_statement(statement)
-                self._run_statement("INSERT INTO schema_version VALUES (?)", (number,))
+    def partition_entries(self) -> bool:
+        raise UsageError("Only PostgreSQL has partitions: set SVC_DATABASE_URL to postgresql://….")
 
     def ping(self) -> None:
         self._run_statement("SELECT 1")
@@ -72,9 +65,4 @@ class SqlDatabase(KeyRows, ResponseRows, SumRows):
     def _insert_segment(self, segment: JournalSegment) -> None:
         self._insert_batches(segment.batches)
         self._upsert_sums(segment.hourly_sums)
-
-
-def _load_migrations() -> list[list[str]]:
-    folder = resources.files("svc.stores.database").joinpath("schema")
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
-    return [[part for part in file.read_text(encoding="utf-8").split(";\n") if part.strip()] for file in files]
+        self._upsert_status_sums(segment.status_sums)

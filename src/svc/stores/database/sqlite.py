@@ -33,6 +33,12 @@ class SqliteDatabase(SqlDatabase):
             self._connection.close()
             self._connection = None
 
+    def interrupt(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):  # closed
+                connection.interrupt()
+
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 MAX_SQL_PARAMETERS = 500
@@ -27,6 +28,18 @@ class SqlConnection:
     def _run_statement(self, sql: str, args: Sequence[Any] = ()) -> DatabaseCursor:
         """Run one statement with `?` as placeholder. Raises StoreUnavailable."""
         raise NotImplementedError
+
+    def _insert_rows(
+        self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]], on_conflict: str
+    ) -> None:
+        """Insert rows in their order, within a transaction. `on_conflict` is the SQL after `ON CONFLICT`."""
+        row = f"({sql_placeholders(len(columns))})"
+        for chunk in split_into_chunks(rows, len(columns)):
+            self._run_statement(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * len(chunk))}"  # noqa: S608
+                f" ON CONFLICT {on_conflict}",
+                [*chain.from_iterable(chunk)],
+            )
 
     def _transaction(self) -> AbstractContextManager[None]:
         """Open a transaction, in which reads and then writes are consistent.

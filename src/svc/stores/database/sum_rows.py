@@ -14,11 +14,10 @@ from msgspec.structs import astuple
 from svc.stores.database.base import GroupBy, LedgerEntry, UsageSum
 from svc.stores.database.batch_rows import BatchRows, to_ceil_millis
 from svc.stores.database.journal_lines import entry_millis, entry_sum_key, sum_entries
-from svc.stores.database.segment import COUNT_FIELDS, SECONDS_PER_HOUR, TOTAL_FIELDS, SumKey, UsageTotals
+from svc.stores.database.segment import COUNT_FIELDS, SECONDS_PER_HOUR, TOTAL_FIELDS, StatusSumKey, SumKey, UsageTotals
 from svc.stores.database.statements import split_into_chunks, sql_placeholders
 
 SECONDS_PER_DAY = 86400
-_SUM_COLUMNS = (*SumKey._fields, *UsageTotals.__struct_fields__)
 _AGGREGATE_SQL = f"MAX(key_name), {', '.join(f'SUM({name})' for name in COUNT_FIELDS)}"
 _COUNT_TYPES = [type(getattr(UsageTotals(), name)) for name in COUNT_FIELDS]
 _GROUP_BY_SQL = {
@@ -37,24 +36,19 @@ class SumRows(BatchRows):
         days: dict[SumKey, UsageTotals] = defaultdict(UsageTotals)
         for sum_key, totals in hours.items():
             days[SumKey(sum_key[0] // SECONDS_PER_DAY * SECONDS_PER_DAY, *sum_key[1:])].add(totals)
-        self._upsert_table("hours", hours)
-        self._upsert_table("days", days)
+        self._upsert_table("hours", SumKey._fields, hours)
+        self._upsert_table("days", SumKey._fields, days)
 
-    def _upsert_table(self, table: str, groups: Mapping[SumKey, UsageTotals]) -> None:
-        row = f"({sql_placeholders(len(_SUM_COLUMNS))})"
+    def _upsert_status_sums(self, hours: Mapping[StatusSumKey, UsageTotals]) -> None:
+        self._upsert_table("status_hours", StatusSumKey._fields, hours)
+
+    def _upsert_table(self, table: str, key_columns: Sequence[str], groups: Mapping[Any, UsageTotals]) -> None:
         increments = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in COUNT_FIELDS)
-        for chunk in split_into_chunks(
-            sorted(groups), len(_SUM_COLUMNS)
-        ):  # sorted: concurrent transactions cannot deadlock
-            values: list[object] = []
-            for sum_key in chunk:
-                values += (*sum_key, *astuple(groups[sum_key]))
-            self._run_statement(
-                f"INSERT INTO {table} ({', '.join(_SUM_COLUMNS)}) VALUES {', '.join([row] * len(chunk))}"  # noqa: S608
-                " ON CONFLICT (key_id, start, model, provider, tags)"
-                f" DO UPDATE SET key_name = excluded.key_name, {increments}",
-                values,
-            )
+        # Sorted, so that concurrent transactions cannot deadlock.
+        rows = [(*sum_key, *astuple(groups[sum_key])) for sum_key in sorted(groups)]
+        columns = (*key_columns, *UsageTotals.__struct_fields__)
+        update = f"({', '.join(key_columns)}) DO UPDATE SET key_name = excluded.key_name, {increments}"
+        self._insert_rows(table, columns, rows, update)
 
     def aggregate_usage(
         self,
@@ -73,7 +67,7 @@ class SumRows(BatchRows):
                         groups[value].add(sum_entries(group))
                 continue
             for raw, name, *counts in self._select_sums(table, _GROUP_BY_SQL[group_by], start, end, key_id):
-                groups[_display_value(group_by, tag, raw)].add(_decode_totals(name, counts))
+                groups[_display_value(group_by, tag, raw)].add(decode_totals(name, counts))
         usage_sums = [_usage_sum(group_by, value, totals) for value, totals in groups.items()]
         if group_by == "day":
             return sorted(usage_sums, key=lambda usage: usage.value, reverse=True)
@@ -141,7 +135,7 @@ def _round_down(unix_seconds: float, unit: int) -> float:
     return unix_seconds if unix_seconds == math.inf else math.floor(unix_seconds / unit) * unit
 
 
-def _decode_totals(key_name: str, counts: Sequence[Any]) -> UsageTotals:
+def decode_totals(key_name: str, counts: Sequence[Any]) -> UsageTotals:
     """Return a row of sums with Python's types: PostgreSQL returns the sum of integers as a decimal."""
     values = [to_type(count) for to_type, count in zip(_COUNT_TYPES, counts, strict=True)]
     return UsageTotals(key_name=key_name, **dict(zip(COUNT_FIELDS, values, strict=True)))

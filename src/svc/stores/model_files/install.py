@@ -83,7 +83,8 @@ def install_model_files(
     """
     model_name = _check_model_name(name or files.name)
     if model_name in reserved_names:
-        raise CommandFailed(f"{model_name} is the name of a recipe. Choose another name with --name.")
+        message = f"{model_name} is the name of a recipe, or of a provider's model. Choose another name with --name."
+        raise CommandFailed(message)
     header = None if files.is_speech else _check_files(files)
     target = models_folder(home) / model_name
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "text.format.strict": [{"format": {"type": "json_schema", "name": "x", "schema": {}, "strict": "yes"}}],
     "text.verbosity": [{"verbosity": 1}],
     "reasoning": ["high", []],
-    "reasoning.effort": [{"effort": 1}],
+    "reasoning.effort": [{"effort": 1}, {"effort": "extreme"}, {"effort": ""}],
     "reasoning.summary": [{"summary": True}],
     "store": ["true", 1],
     "background": ["true", 1, True],
@@ -103,6 +103,10 @@ def test_request_wrong_value_names_field(param: str, value: Any) -> None:
         ("content[0].image_url", {"role": "user", "content": [{"type": "input_image"}]}),
         ("content[0].image_url", {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}),
         ("content[0].image_url", {"role": "user", "content": [{"type": "input_image", "image_url": {"url": "x"}}]}),
+        (
+            "content[0].image_url",
+            {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,A=A"}]},
+        ),
         ("content[0].file_id", {"role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}),
         ("content[0]", {"role": "user", "content": [{"type": "input_file"}]}),
         ("content[0].file_data", {"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}),
@@ -290,3 +294,9 @@ def test_request_reasoning_of_unknown_origin_is_left_out(encrypted: str) -> None
 def test_request_native_is_unchanged_with_fields_that_translation_rejects() -> None:
     raw = b'{"model": "m",  "input": [{"type": "item_reference", "id": "msg_1"}], "background": true, "x": 1}'
     assert encode_responses_request(None, raw, ModelProfile("m")).body == raw
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "n" * 65])
+def test_request_tool_name_that_providers_refuse_names_field(name: str) -> None:
+    assert param_of(tools=[{**FUNCTION, "name": name}]) == "tools[0].name"
+    assert param_of(tools=[{"type": "custom", "name": name}]) == "tools[0].name"

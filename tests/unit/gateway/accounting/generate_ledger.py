@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from svc.stores.database.migrations import SUMS_INDEX, load_migrations
+
 ROOT = Path(__file__).resolve().parents[4]
 SOURCE = ROOT / "src" / "svc"
 TABLE = SOURCE / "stores" / "database" / "ledger_fields.toml"
@@ -35,13 +37,16 @@ USAGE_POSITIONAL = (*("prompt_tokens", "completion_tokens", "cached_tokens", "ca
 MAX_LITERAL_CHARACTERS = 110
 OTHER_ATTRIBUTES = {
     'limit_name: str = ""': "The limit that rejected the request (see `RateLimited`), or empty.",
+    "limit_state: LimitState | None = None": "The use of that limit of the key. None for other limits.",
+    'error_message: str = ""': "The message of the error that ended the request, or empty.",
+    'trace_context: bytes = b""': "The header lines of the client's trace, or empty.",
     'client_field: bytes = b""': "The end of the access log line, see `encode_client_field`.",
     "is_timed: bool = True": "Whether the duration is a latency. The client determines the duration of live speech.",
 }
 """Attributes of RequestRecord that entries do not have."""
 JSON_OF_TYPE = {"str": "text", "int": "integer", "bool": "boolean"}
 JSON_LITERALS = {"None": "null", "False": "false", "()": "null"}
-SUM_TABLES = ("hours", "days")
+SUM_TABLES = ("hours", "days", "status_hours")
 COLUMN_TYPES = {"int": "BIGINT", "float": "DOUBLE PRECISION"}
 PAGE_TYPES = {
     "str": "string",
@@ -400,7 +405,14 @@ def migration() -> dict[Path, str]:
     ]
     if not statements:
         return {}
-    about = "-- Made by `make ledger` from ledger_fields.toml: totals that the sums by hour and by day lack."
+    about = (
+        f"-- Oldest program: {load_migrations()[-1].oldest}\n"
+        "-- Made by `make ledger` from ledger_fields.toml: totals that the sums by hour and by day lack."
+    )
+    statements += [
+        f"DROP INDEX IF EXISTS {SUMS_INDEX}",
+        f"CREATE INDEX {SUMS_INDEX} ON batches (last) WHERE sums_version < {len(files) + 1}",
+    ]
     text = ";\n\n".join(statements)
     return {SCHEMA / f"{len(files) + 1:04d}.sql": f"{about}\n\n{text}\n"}
 

@@ -28,7 +28,11 @@ from svc.stores.database.sqlite import SqliteDatabase
 from svc.wire.key import ApiKey
 from svc.wire.usage import TokenUsage
 
-KEYS = (ApiKey("k1", "one"), ApiKey("k2", "two", tags={"team": "search", "app": "ß"}), ApiKey("k3", ""))
+KEYS = (
+    ApiKey("k1", "one"),
+    ApiKey("k2", "two", tags={"team": "search", "app": "ß"}),
+    ApiKey("k3", "", tags={"status": "ok"}),
+)
 PROCESS = "req_c37a0b2ee7673eb9"
 MIDNIGHT = datetime(2026, 3, 4, 9, tzinfo=UTC).timestamp()
 
@@ -37,14 +41,19 @@ BILL = st.builds(Bill, USAGE, st.integers(0, 10**12).map(lambda nanos: nanos / 1
 
 
 def record(
-    number: int, second: float, key: ApiKey = KEYS[0], model: str | None = "m", bill: Bill = EMPTY_BILL
+    number: int,
+    second: float,
+    key: ApiKey = KEYS[0],
+    model: str | None = "m",
+    bill: Bill = EMPTY_BILL,
+    status: str = "ok",
 ) -> RequestRecord:
     stamp = datetime.fromtimestamp(MIDNIGHT + second, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
     return RequestRecord(
         key,
         "/v1/messages",
         model,
-        "ok",
+        status,
         200,
         time=stamp,
         request_id=f"{PROCESS}{number:08x}",
@@ -73,7 +82,13 @@ def comparable(found: JournalSegment) -> tuple[Any, ...]:
         (b.key_id, b.first_ms, b.last_ms, b.count, b.id_prefix, b.min_number, b.max_number, entries_in(b))
         for b in found.batches
     ]
-    return sorted(map(repr, batches)), dict(found.hourly_sums), found.entry_count, found.broken_lines
+    return (
+        sorted(map(repr, batches)),
+        dict(found.hourly_sums),
+        dict(found.status_sums),
+        found.entry_count,
+        found.broken_lines,
+    )
 
 
 @contextlib.contextmanager
@@ -94,6 +109,7 @@ RECORDS = st.lists(
         st.sampled_from(KEYS),
         st.sampled_from(["m", "größe", None]),
         BILL | st.just(EMPTY_BILL),
+        st.sampled_from(["ok", "ok", "error", "cut", "client_closed"]),
     ),
     min_size=1,
     max_size=40,
@@ -116,6 +132,20 @@ def test_segment_summary_equals_summary_of_parsed_lines(
         assert comparable(journal_lines.parse_summarized_segment(data, summary)) == comparable(
             journal_lines.parse_segment(data)
         )
+
+
+def test_segment_has_sums_by_status_of_requests_that_are_not_ok(tmp_path: Path) -> None:
+    with open_journal(tmp_path) as journal:
+        for number, status in enumerate(("ok", "error", "ok", "error", "cut")):
+            write(journal, record(number, 1800 * number, KEYS[2], status=status))
+        journal.seal_segment()
+        found = journal_lines.parse_summarized_segment(journal.path.read_bytes(), journal.summaries[0])
+    nine, tags = round(MIDNIGHT), '{"status":"ok"}'
+    assert {sum_key: totals.requests for sum_key, totals in found.status_sums.items()} == {
+        (nine, "k3", "m", "openai", tags, "error"): 1,
+        (nine + 3600, "k3", "m", "openai", tags, "error"): 1,
+        (nine + 7200, "k3", "m", "openai", tags, "cut"): 1,
+    }
 
 
 @pytest.mark.parametrize("data", [b"", b"{}\n", b"{}\n{}\n{}\n"])

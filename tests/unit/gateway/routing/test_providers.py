@@ -263,6 +263,7 @@ def test_fallback_to_itself_raises_usage_error(tmp_path: Path) -> None:
         ('# gpt-9\n[[aliases]]\nname = "a"\nmodel = "gpt-9"', "a model that no provider has: 'gpt-9'", 4),
         ('aliases = [\n{ name = "b", model = "a" },\n{ name = "a", model = "gpt-4o" }]', "has: 'a'", 2),
         ('[[aliases]]\nname = "gpt-4o"\nmodel = "gpt-4o"', "'gpt-4o' names itself", 2),
+        (f'[[aliases]]\nname = "{"n" * 513}"\nmodel = "gpt-4o"', "512 printable characters, unlike 'nnn", 2),
         ('[[aliases]]\nname="a"\nmodel="gpt-4o"\n[[aliases]]\nname="a"\nmodel="gpt-4o"', "have the name 'a'", 5),
     ],
 )
@@ -271,6 +272,11 @@ def test_alias_invalid_error_names_it_and_its_line(tmp_path: Path, text: str, pr
         load(tmp_path, {}, text)
     assert problem in caught.value.message
     assert f"svc.toml, line {line}: " in caught.value.message
+
+
+def test_alias_with_control_character_raises_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"512 printable characters, unlike 'a\\x00b'"):
+        load(tmp_path, {}, '[[aliases]]\nname = "a\\u0000b"\nmodel = "gpt-4o"')
 
 
 @pytest.mark.parametrize(
@@ -286,7 +292,7 @@ def test_alias_invalid_error_names_it_and_its_line(tmp_path: Path, text: str, pr
 def test_alias_malformed_entry_raises_usage_error(tmp_path: Path, entry: str, problem: str) -> None:
     with pytest.raises(UsageError) as caught:
         load(tmp_path, {}, f"[[aliases]]\n{entry}")
-    assert "svc.toml: " in caught.value.message
+    assert "svc.toml, line " in caught.value.message
     assert "aliases" in caught.value.message
     assert problem in caught.value.message
 

@@ -154,6 +154,10 @@ models = [{ id = "m" }, { id = "only-b" }]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            '[routing.strategies]\n"x" = "weighted"\n[[aliases]]\nname = "x"\nmodel = "m"',
+            "line 2: [routing.strategies] names the alias 'x': use its model 'm'",
+        ),
         ('[routing]\nstrategy = "fastest"', "Invalid enum value 'fastest' in [routing.strategy]"),
         ('[routing.strategies]\n"m" = 1', "Expected string, got integer"),
         (

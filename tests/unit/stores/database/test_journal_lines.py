@@ -55,7 +55,13 @@ def comparable(found: JournalSegment) -> tuple[Any, ...]:
         (b.key_id, b.first_ms, b.last_ms, b.count, b.id_prefix, b.min_number, b.max_number, b.packed_entry, text_of(b))
         for b in found.batches
     ]
-    return sorted(map(repr, batches)), dict(found.hourly_sums), found.entry_count, found.broken_lines
+    return (
+        sorted(map(repr, batches)),
+        dict(found.hourly_sums),
+        dict(found.status_sums),
+        found.entry_count,
+        found.broken_lines,
+    )
 
 
 def mixed_entries() -> list[LedgerEntry]:

@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 from svc.dialects.endpoint import Endpoint
 from svc.errors import SvcError, TooLarge
 from svc.gateway.proxy.context import GatewayContext
-from svc.security import secret_from_headers
-from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
+from svc.security import secret_from_request
+from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE, SCOPE_ERROR_MESSAGE
 from svc.wire.error import encode_error_body
 from svc.wire.key import ApiKey
 
@@ -24,8 +24,11 @@ MAX_CONTROL_BODY_BYTES: Final = 1 << 20
 
 
 async def authenticate_request(context: GatewayContext, request: Request) -> ApiKey:
-    """Return the API key of a request, and store it in the request's scope. Raises AuthenticationFailed."""
-    secret = secret_from_headers(request.headers.get("authorization"), request.headers.get("x-api-key"))
+    """Return the API key of a request, or of its session, and store it in the request's scope.
+
+    Raises AuthenticationFailed, or PermissionDenied for a change without a CSRF token.
+    """
+    secret = secret_from_request(request.method, request.headers)
     key: ApiKey = await context.keyring.authenticate(secret)
     request.scope[SCOPE_API_KEY] = key
     return key
@@ -59,6 +62,7 @@ class _ErrorResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = self._error
         scope[SCOPE_ERROR_CODE] = error.code
+        scope[SCOPE_ERROR_MESSAGE] = error.message
         endpoint: Endpoint | None = scope.get(SCOPE_ENDPOINT)
         if endpoint is None:
             await super().__call__(scope, receive, send)

@@ -1,0 +1,1 @@
+"""A model of how much of everything a load needs, calibrated by measurements of this repository."""

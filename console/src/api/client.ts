@@ -1,0 +1,211 @@
+/** Calls the gateway's API with the session cookie. Types come from `openapi.yaml`. */
+import type { SessionInfo, paths } from "../../build/schema";
+
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly code: string,
+    readonly param: string | null,
+    readonly requestId: string | null,
+    readonly retryAfterSeconds: number | null,
+  ) {
+    super(message);
+    this.name = "ApiError";
+  }
+}
+
+export type Session = SessionInfo;
+
+let session: Session | null = null;
+const endListeners = new Set<() => void>();
+
+/** Calls `listener` when a response says that the session has ended. Returns a function that removes it. */
+export function onSessionEnd(listener: () => void): () => void {
+  endListeners.add(listener);
+  return () => endListeners.delete(listener);
+}
+
+const changeListeners = new Set<(session: Session) => void>();
+
+/** Calls `listener` when another tab has logged in with another key. Returns a function that removes it. */
+export function onSessionChange(listener: (session: Session) => void): () => void {
+  changeListeners.add(listener);
+  return () => changeListeners.delete(listener);
+}
+
+const startListeners = new Set<() => void>();
+
+/** Calls `listener` after a login. Returns a function that removes it. */
+export function onSessionStart(listener: () => void): () => void {
+  startListeners.add(listener);
+  return () => startListeners.delete(listener);
+}
+
+export interface RequestOptions {
+  method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  query?: Record<string, string | number | boolean | null | undefined>;
+  /** Sent as JSON. */
+  json?: unknown;
+  body?: BodyInit;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+}
+
+/** Sends a request. Throws `ApiError` for an error response, and for a gateway that cannot be reached (status 0). */
+export async function request(path: string, options: RequestOptions = {}): Promise<Response> {
+  let response = await send(path, options);
+  if (response.status === 403 && options.method && options.method !== "GET" && (await hasSessionOfAnotherTab())) {
+    response = await send(path, options);
+  }
+  if (!response.ok) {
+    const error = await readError(response);
+    if (response.status === 401) endListeners.forEach((listener) => listener());
+    throw error;
+  }
+  return response;
+}
+
+async function send(path: string, options: RequestOptions): Promise<Response> {
+  const headers: Record<string, string> = { ...options.headers };
+  const method = options.method ?? "GET";
+  if (method !== "GET" && session) headers["x-csrf-token"] = session.csrf_token;
+  if (options.json !== undefined) headers["content-type"] = "application/json";
+  const body = options.json !== undefined ? JSON.stringify(options.json) : options.body;
+  try {
+    return await fetch(path + queryString(options.query), {
+      method,
+      headers,
+      credentials: "same-origin",
+      ...(body !== undefined && { body }),
+      ...(options.signal && { signal: options.signal }),
+    });
+  } catch (error) {
+    throw asApiError(error, "The gateway cannot be reached. Check that it is running.");
+  }
+}
+
+/**
+ * Returns whether another tab has logged in since, with the same key: the cookie is new, and so is the CSRF token.
+ * Another key changes what this tab shows, so the caller does not repeat the change with it.
+ */
+async function hasSessionOfAnotherTab(): Promise<boolean> {
+  const previous = session;
+  const response = await send("/console/session", {});
+  if (!previous || !response.ok) return false;
+  const current = await readJson<Session>(response);
+  if (current.csrf_token === previous.csrf_token) return false;
+  session = current;
+  if (current.key_id === previous.key_id) return true;
+  changeListeners.forEach((listener) => listener(current));
+  return false;
+}
+
+/** Returns the JSON of a response. Throws `ApiError` if the response is cut off or is not JSON. */
+async function readJson<Body>(response: Response): Promise<Body> {
+  try {
+    return (await response.json()) as Body;
+  } catch (error) {
+    throw asApiError(error, "The response of the gateway was cut off. Try again.");
+  }
+}
+
+/** Returns the error of a lost connection. Throws the error of an aborted request. */
+function asApiError(error: unknown, message: string): ApiError {
+  if (error instanceof DOMException && error.name === "AbortError") throw error;
+  return new ApiError(message, 0, "connection_error", null, null, null);
+}
+
+async function readError(response: Response): Promise<ApiError> {
+  let message = `The gateway responded with status ${response.status}.`;
+  let code = "unknown";
+  let param: string | null = null;
+  try {
+    const problem = (await response.json()) as { error?: { message?: string; code?: string; param?: string | null } };
+    message = problem.error?.message ?? message;
+    code = problem.error?.code ?? code;
+    param = problem.error?.param ?? null;
+  } catch {
+    // A proxy sent the response, or it was cut off.
+  }
+  const retryAfter = Number(response.headers.get("retry-after"));
+  return new ApiError(
+    message, response.status, code, param, response.headers.get("x-request-id"), retryAfter > 0 ? retryAfter : null,
+  );
+}
+
+export function queryString(query: RequestOptions["query"]): string {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query ?? {})) {
+    if (value !== undefined && value !== null && value !== "") parameters.set(name, String(value));
+  }
+  const text = parameters.toString();
+  return text ? `?${text}` : "";
+}
+
+type GetPath = { [P in keyof paths]: paths[P] extends { get: unknown } ? P : never }[keyof paths];
+type JsonOf<Operation> = Operation extends { responses: { 200: { content: { "application/json": infer Body } } } }
+  ? Body
+  : never;
+/** The body of the 200 response of `GET path`. */
+export type GetBody<P extends GetPath> = paths[P] extends { get: infer Operation } ? JsonOf<Operation> : never;
+
+/** Sends a GET request whose path has no parameters. */
+export async function get<P extends GetPath>(
+  path: P, query?: RequestOptions["query"], signal?: AbortSignal,
+): Promise<GetBody<P>> {
+  const response = await request(path, { ...(query && { query }), ...(signal && { signal }) });
+  return readJson<GetBody<P>>(response);
+}
+
+/** Sends a request and returns the JSON of its response. The caller names the type, which `openapi.yaml` has. */
+export async function requestJson<Body>(path: string, options: RequestOptions = {}): Promise<Body> {
+  return readJson<Body>(await request(path, options));
+}
+
+export async function loadSession(): Promise<Session | null> {
+  try {
+    return rememberSession(await requestJson<Session>("/console/session"));
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401) return null;
+    throw error;
+  }
+}
+
+export async function logIn(key: string): Promise<Session> {
+  const started = rememberSession(await requestJson<Session>("/console/session", { method: "POST", json: { key } }));
+  startListeners.forEach((listener) => listener());
+  return started;
+}
+
+const RENEWAL_ATTEMPTS = 15;
+const RENEWAL_DELAY_MILLISECONDS = 200;
+
+/** Logs in again after a rotation of the session's own key. The gateway sees the new secret within a second. */
+export async function renewSession(key: string): Promise<void> {
+  await logIn(key);
+  for (let attempt = 0; attempt < RENEWAL_ATTEMPTS; attempt += 1) {
+    const response = await send("/console/session", {});
+    if (response.ok) {
+      const renewed = rememberSession(await readJson<Session>(response));
+      changeListeners.forEach((listener) => listener(renewed));
+      return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, RENEWAL_DELAY_MILLISECONDS));
+  }
+}
+
+/** Removes the cookie. Throws `ApiError` if it is still there. */
+export async function logOut(): Promise<void> {
+  try {
+    await request("/console/session", { method: "DELETE" });
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 401)) throw error;
+  }
+  session = null;
+}
+
+function rememberSession(current: Session): Session {
+  session = current;
+  return current;
+}

@@ -1,0 +1,8 @@
+import { render } from "preact";
+import { App } from "./app";
+import "./styles/base.css";
+import "./styles/layout.css";
+import "./styles/components.css";
+
+const root = document.getElementById("app");
+if (root) render(<App />, root);

@@ -1,0 +1,124 @@
+/** The page Keys: the list of keys, and the dialogs that create and change them. */
+import { useState } from "preact/hooks";
+import type { KeyUse, MadeKey, ShownKey } from "../../build/schema";
+import { get } from "../api/client";
+import { useData } from "../components/data";
+import { EmptyNotice, ErrorNotice, Loading } from "../components/notices";
+import { useQueryParameter } from "../router";
+import { useIsAdmin } from "../session";
+import { KeyCard } from "./keys/card";
+import { KeyDialog } from "./keys/form";
+import { OwnKey } from "./keys/own";
+import { RevokeDialog } from "./keys/revoke";
+import { RotateDialog } from "./keys/rotate";
+import { SecretDialog } from "./keys/secret";
+import "./keys/keys.css";
+
+const PAGE_SIZE = 50;
+const REFRESH_MILLISECONDS = 5000;
+
+type OpenDialog =
+  | { kind: "create" }
+  | { kind: "edit" | "rotate" | "revoke"; apiKey: ShownKey }
+  | { kind: "secret"; made: MadeKey; title: string };
+
+export default function KeysPage() {
+  return useIsAdmin() ? <AllKeys /> : <OwnKey />;
+}
+
+function AllKeys() {
+  const [search, setSearch] = useQueryParameter("search");
+  const [revoked, setRevoked] = useQueryParameter("revoked", "show");
+  const [after, setAfter] = useQueryParameter("after");
+  const [dialog, setDialog] = useState<OpenDialog | null>(null);
+  const { data, error, isLoading, reload } = useData(async (signal) => {
+    const query = { search, after, limit: PAGE_SIZE, revoked: revoked === "show" ? undefined : "false" };
+    const [keys, limits] = await Promise.all([
+      get("/v1/admin/keys", query, signal), get("/v1/admin/limits", query, signal),
+    ]);
+    return { ...keys, uses: new Map(limits.data.map((use) => [use.id, use])), search, after };
+  }, [search, after, revoked], REFRESH_MILLISECONDS);
+  const close = (): void => setDialog(null);
+  const finish = (): void => {
+    close();
+    reload();
+  };
+
+  return (
+    <>
+      <div class="toolbar">
+        <label class="field">
+          Search
+          <input
+            type="search" placeholder="Name, id or tag" value={search}
+            onInput={(event) => { setAfter(""); setSearch(event.currentTarget.value); }}
+          />
+        </label>
+        <label class="row checkbox">
+          <input
+            type="checkbox" checked={revoked === "show"}
+            onChange={(event) => { setAfter(""); setRevoked(event.currentTarget.checked ? "show" : "hide"); }}
+          />
+          Show revoked keys
+        </label>
+        <span class="spacer" />
+        <button type="button" class="primary" onClick={() => setDialog({ kind: "create" })}>Create key</button>
+      </div>
+      {error && <ErrorNotice error={error} onRetry={reload} />}
+      {!data && isLoading && <Loading label="Loading keys…" />}
+      {data && <KeyList keys={data.data} uses={data.uses} isFiltered={search !== ""} onOpen={setDialog} />}
+      {data && (data.has_more || after !== "") && (
+        <div class="row pager">
+          <button type="button" disabled={after === ""} onClick={() => setAfter("")}>First page</button>
+          <button
+            type="button" disabled={!data.has_more}
+            onClick={() => setAfter(data.data[data.data.length - 1]?.id ?? "")}
+          >
+            Next page
+          </button>
+        </div>
+      )}
+      {dialog?.kind === "create" && (
+        <KeyDialog onClose={close} onSaved={(made) => {
+          setDialog("key" in made ? { kind: "secret", made, title: "Key created" } : null);
+          reload();
+        }} />
+      )}
+      {dialog?.kind === "edit" && <KeyDialog apiKey={dialog.apiKey} onClose={close} onSaved={finish} />}
+      {dialog?.kind === "rotate" && (
+        <RotateDialog apiKey={dialog.apiKey} onClose={close} onRotated={(made) => {
+          setDialog({ kind: "secret", made, title: "New secret" });
+          reload();
+        }} />
+      )}
+      {dialog?.kind === "revoke" && <RevokeDialog apiKey={dialog.apiKey} onClose={close} onRevoked={finish} />}
+      {dialog?.kind === "secret" && <SecretDialog made={dialog.made} title={dialog.title} onClose={close} />}
+    </>
+  );
+}
+
+function KeyList(
+  { keys, uses, isFiltered, onOpen }: {
+    keys: ShownKey[]; uses: Map<string, KeyUse>; isFiltered: boolean; onOpen: (dialog: OpenDialog) => void;
+  },
+) {
+  if (!keys.length) {
+    return isFiltered
+      ? <EmptyNotice title="No key matches"><p>Search by name, id, or tag, or clear the search.</p></EmptyNotice>
+      : (
+        <EmptyNotice title="No key has been created yet">
+          <p>Create a key for each program or person. Keys in <code>SVC_API_KEYS</code> work as well, and are not listed.</p>
+        </EmptyNotice>
+      );
+  }
+  return (
+    <ul class="item-list" aria-label="Keys">
+      {keys.map((apiKey) => (
+        <KeyCard
+          key={apiKey.id} apiKey={apiKey} use={uses.get(apiKey.id) ?? null}
+          onAction={(kind) => onOpen({ kind, apiKey })}
+        />
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,108 @@
+/** The speech WebSocket (docs/reference/speech-protocol.md). The session cookie authenticates it. */
+
+export interface Transcript {
+  /** Text that later events do not change. */
+  stable: string;
+  /** Text that can still change. */
+  unstable: string;
+}
+
+type ServerMessage =
+  | { type: "ready"; model: string }
+  | { type: "partial"; text: string; is_stable: boolean }
+  | { type: "final"; text: string }
+  | { type: "closed"; reason?: string }
+  | { type: "error"; error?: { message: string }; message?: string };
+
+interface Callbacks {
+  onTranscript: (transcript: Transcript) => void;
+  /** An utterance is complete. */
+  onFinal: (text: string) => void;
+  onError: (message: string) => void;
+  onClose: () => void;
+}
+
+const MAX_BUFFERED_BYTES = 320_000; // 10 s of audio
+
+export class LiveTranscription {
+  private readonly socket: WebSocket;
+  private stable = "";
+  private hasFailed = false;
+  private isReady = false;
+  /** Audio from before the connection is open. */
+  private early: ArrayBuffer[] = [];
+  private isClosing = false;
+
+  constructor(model: string, language: string, private readonly callbacks: Callbacks) {
+    const address = new URL("/v1/audio/transcriptions/stream", location.href);
+    address.protocol = address.protocol.replace("http", "ws");
+    this.socket = new WebSocket(address, ["svc.v1"]);
+    this.socket.binaryType = "arraybuffer";
+    this.socket.onopen = () => {
+      this.send({ type: "config", ...(model && { model }), ...(language && { language }) });
+      for (const pcm of this.early) this.socket.send(pcm);
+      this.early = [];
+    };
+    this.socket.onmessage = ({ data }: MessageEvent<string>) => this.receive(JSON.parse(data) as ServerMessage);
+    this.socket.onclose = () => {
+      if (!this.isClosing && !this.hasFailed) {
+        callbacks.onError("The connection to the gateway was lost. Start again.");
+      }
+      callbacks.onClose();
+    };
+  }
+
+  /** Sends audio. Drops it if the gateway does not keep up, and says so. */
+  sendAudio(pcm: ArrayBuffer): void {
+    if (this.socket.readyState === WebSocket.CONNECTING) this.early.push(pcm);
+    if (this.socket.readyState !== WebSocket.OPEN && this.socket.readyState !== WebSocket.CONNECTING) return;
+    const waitingBytes = this.socket.bufferedAmount + this.early.length * pcm.byteLength;
+    if (waitingBytes > MAX_BUFFERED_BYTES) {
+      this.fail("The gateway does not keep up with the audio.");
+      this.socket.close();
+      return;
+    }
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(pcm);
+  }
+
+  /** Ends the utterance, and closes the connection after its final text. */
+  finish(): void {
+    this.isClosing = true;
+    if (this.socket.readyState === WebSocket.OPEN) {
+      this.send({ type: "flush" });
+      this.send({ type: "close" });
+    } else {
+      this.socket.close();
+    }
+  }
+
+  private send(message: object): void {
+    this.socket.send(JSON.stringify(message));
+  }
+
+  private receive(message: ServerMessage): void {
+    if (message.type === "ready") {
+      this.isReady = true;
+    } else if (message.type === "partial") {
+      if (message.is_stable) this.stable = message.text;
+      const isContinued = message.text.startsWith(this.stable);
+      const stable = isContinued ? this.stable : "";
+      this.callbacks.onTranscript({ stable, unstable: message.text.slice(stable.length) });
+    } else if (message.type === "final") {
+      this.stable = "";
+      this.callbacks.onFinal(message.text);
+    } else if (message.type === "error") {
+      this.fail(message.error?.message ?? message.message ?? "The gateway reported an error.");
+      // The session has no model: it would discard the audio.
+      if (!this.isReady) this.socket.close();
+    } else { // closed
+      if (message.reason === "key_revoked") this.fail("The key of this session was revoked.");
+      this.isClosing = true;
+    }
+  }
+
+  private fail(message: string): void {
+    this.hasFailed = true;
+    this.callbacks.onError(message);
+  }
+}

@@ -1,0 +1,61 @@
+/** Audio of the microphone as PCM: 16 bits, 16 kHz, mono. */
+import workletUrl from "./capture.worklet.ts?worker&url";
+
+export const SAMPLE_RATE = 16_000;
+
+export interface Frame {
+  pcm: ArrayBuffer;
+  /** The loudest sample of the frame, from 0 to 1. */
+  peak: number;
+}
+
+export class MicrophoneError extends Error {}
+
+/** Captures audio until `stop`. */
+export class Microphone {
+  private constructor(private readonly stream: MediaStream, private readonly audio: AudioContext) {}
+
+  /** Asks for permission and starts. Throws `MicrophoneError`, which says what to do. */
+  static async start(onFrame: (frame: Frame) => void): Promise<Microphone> {
+    if (!window.isSecureContext) {
+      throw new MicrophoneError("Browsers offer the microphone over HTTPS or at localhost only. Open the console there.");
+    }
+    // The context resamples the device's audio. Its module is loaded first, so that no audio of the device is lost.
+    const audio = new AudioContext({ sampleRate: SAMPLE_RATE });
+    let stream: MediaStream;
+    try {
+      await audio.audioWorklet.addModule(workletUrl);
+      stream = await navigator.mediaDevices.getUserMedia({
+        audio: { channelCount: 1, echoCancellation: true, noiseSuppression: true },
+      });
+    } catch (error) {
+      await audio.close();
+      throw new MicrophoneError(describeError(error));
+    }
+    const microphone = new Microphone(stream, audio);
+    try {
+      const capture = new AudioWorkletNode(audio, "capture", { numberOfOutputs: 0, channelCount: 1 });
+      capture.port.onmessage = ({ data }: MessageEvent<Frame>) => onFrame(data);
+      audio.createMediaStreamSource(stream).connect(capture);
+    } catch (error) {
+      await microphone.stop();
+      throw error;
+    }
+    return microphone;
+  }
+
+  async stop(): Promise<void> {
+    for (const track of this.stream.getTracks()) track.stop();
+    if (this.audio.state !== "closed") await this.audio.close();
+  }
+}
+
+function describeError(error: unknown): string {
+  const name = error instanceof DOMException ? error.name : "";
+  if (name === "NotAllowedError") {
+    return "The browser does not allow the microphone. Allow it in the settings of this site, and start again.";
+  }
+  if (name === "NotFoundError") return "There is no microphone. Connect one, and start again.";
+  if (name === "NotReadableError") return "Another program uses the microphone. Close it, and start again.";
+  return "The microphone could not be started.";
+}

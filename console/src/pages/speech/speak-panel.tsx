@@ -1,0 +1,68 @@
+/** Speech from text with an installed voice or a provider's model. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError } from "../../api/client";
+import { ErrorNotice } from "../../components/notices";
+import { synthesize } from "./synthesis";
+
+const DEFAULT_VOICE = "alloy";
+const MAX_CHARACTERS = 4096;
+
+export function SpeakPanel({ voices }: { voices: string[] }) {
+  const [model, setModel] = useState(voices[0] ?? "");
+  const [voice, setVoice] = useState(DEFAULT_VOICE);
+  const [text, setText] = useState("Good morning. This is the voice of your gateway.");
+  const [error, setError] = useState<ApiError | null>(null);
+  const [controller, setController] = useState<AbortController | null>(null);
+  const [address, setAddress] = useState("");
+  const player = useRef<HTMLAudioElement>(null);
+
+  useEffect(() => () => URL.revokeObjectURL(address), [address]);
+  useEffect(() => {
+    if (address) void player.current?.play().catch(() => undefined); // the user presses play if autoplay is blocked
+  }, [address]);
+
+  const speak = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    const current = new AbortController();
+    setController(current);
+    setError(null);
+    try {
+      setAddress(URL.createObjectURL(await synthesize(model, text, voice, current.signal)));
+    } catch (caught) {
+      if (caught instanceof ApiError) setError(caught);
+      else if (!current.signal.aborted) throw caught;
+    }
+    setController(null);
+  };
+  return (
+    <form class="stack" onSubmit={speak}>
+      <div class="row end">
+        <label class="field">
+          Model
+          <select value={model} onChange={(event) => setModel(event.currentTarget.value)}>
+            {voices.map((name) => <option key={name}>{name}</option>)}
+          </select>
+        </label>
+        <label class="field">
+          Voice
+          <input value={voice} maxLength={64} required onInput={(event) => setVoice(event.currentTarget.value)} />
+        </label>
+      </div>
+      <label class="field">
+        Text
+        <textarea
+          rows={3} required maxLength={MAX_CHARACTERS} value={text}
+          onInput={(event) => setText(event.currentTarget.value)}
+        />
+      </label>
+      <div class="row">
+        <button type="submit" class="primary" disabled={controller !== null}>
+          {controller ? "Speaking…" : "Speak"}
+        </button>
+        {controller && <button type="button" onClick={() => controller.abort()}>Cancel</button>}
+      </div>
+      {error && <ErrorNotice error={error} />}
+      {address && <audio ref={player} controls src={address} aria-label="Spoken text" />}
+    </form>
+  );
+}

@@ -1,0 +1,159 @@
+/** Where bundles are kept: Node's file system, the browser's private file system, or an app's own storage. */
+
+import { nodeModule } from "./environment.js";
+import { UsageError } from "./errors.js";
+
+/** Files by name. Names have `/` between folders. React Native apps implement it with their file system. */
+export interface BundleStorage {
+  /** Return the names of all files below a folder, or an empty list. */
+  list: (folder: string) => Promise<string[]>;
+  /** Return the bytes of a file, or undefined if there is none. */
+  size: (name: string) => Promise<number | undefined>;
+  /** Return a part of a file. It is shorter at the end of the file. */
+  read: (name: string, start: number, length: number) => Promise<Uint8Array>;
+  /** Add bytes to the end of a file. Creates the file and its folders. */
+  append: (name: string, bytes: Uint8Array) => Promise<void>;
+  /** Rename a file. Replaces one with the new name. */
+  rename: (from: string, to: string) => Promise<void>;
+  /** Remove a file, if there is one. */
+  remove: (name: string) => Promise<void>;
+  /** Return the path of a file, for programs that open it themselves. */
+  path?: (name: string) => string;
+}
+
+interface FileHandle {
+  read(buffer: Uint8Array, offset: number, length: number, position: number): Promise<{ bytesRead: number }>;
+  close(): Promise<void>;
+}
+
+interface NodeFiles {
+  readdir(path: string, options: { recursive: true; withFileTypes: true }): Promise<{ name: string; parentPath?: string; path?: string; isFile(): boolean }[]>;
+  stat(path: string): Promise<{ size: number }>;
+  open(path: string, flags: "r"): Promise<FileHandle>;
+  appendFile(path: string, bytes: Uint8Array): Promise<void>;
+  mkdir(path: string, options: { recursive: true }): Promise<unknown>;
+  rename(from: string, to: string): Promise<void>;
+  rm(path: string, options: { force: true }): Promise<void>;
+}
+
+/** Keep bundles in a folder. Only Node has it. */
+export function nodeStorage(folder: string): BundleStorage {
+  const files = nodeModule<NodeFiles>("fs/promises");
+  if (!files) throw new UsageError("`nodeStorage` needs Node.");
+  const path = (name: string): string => `${folder}/${name}`;
+  const makeParent = (name: string): Promise<unknown> => files.mkdir(path(name).replace(/\/[^/]*$/, ""), { recursive: true });
+  return {
+    path,
+    async list(below) {
+      try {
+        const entries = await files.readdir(path(below), { recursive: true, withFileTypes: true });
+        return entries
+          .filter((entry) => entry.isFile())
+          .map((entry) => `${entry.parentPath ?? entry.path ?? ""}/${entry.name}`.replaceAll("\\", "/").slice(folder.length + 1));
+      } catch (error) {
+        if (isMissing(error)) return [];
+        throw error;
+      }
+    },
+    async size(name) {
+      try {
+        return (await files.stat(path(name))).size;
+      } catch (error) {
+        if (isMissing(error)) return undefined;
+        throw error;
+      }
+    },
+    async read(name, start, length) {
+      const handle = await files.open(path(name), "r");
+      try {
+        const buffer = new Uint8Array(length);
+        let filled = 0;
+        while (filled < length) {
+          const { bytesRead } = await handle.read(buffer, filled, length - filled, start + filled);
+          if (!bytesRead) break;
+          filled += bytesRead;
+        }
+        return buffer.subarray(0, filled);
+      } finally {
+        await handle.close();
+      }
+    },
+    async append(name, bytes) {
+      await makeParent(name);
+      await files.appendFile(path(name), bytes);
+    },
+    async rename(from, to) {
+      await makeParent(to);
+      await files.rename(path(from), path(to));
+    },
+    remove: (name) => files.rm(path(name), { force: true }),
+  };
+}
+
+function isMissing(error: unknown): boolean {
+  const { code } = error as { code?: string };
+  return code === "ENOENT" || code === "ENOTDIR";
+}
+
+/** Keep bundles in the browser's origin private file system. */
+export function opfsStorage(folder = "svc-bundles"): BundleStorage {
+  const open = async (name: string, create: boolean): Promise<[FileSystemDirectoryHandle, string]> => {
+    const parts = [folder, ...name.split("/")].filter(Boolean);
+    const file = parts.pop() ?? "";
+    let directory = await navigator.storage.getDirectory();
+    for (const part of parts) directory = await directory.getDirectoryHandle(part, { create });
+    return [directory, file];
+  };
+  const find = async (name: string): Promise<File | undefined> => {
+    try {
+      const [directory, file] = await open(name, false);
+      return await (await directory.getFileHandle(file)).getFile();
+    } catch (error) {
+      if ((error as Error).name === "NotFoundError" || (error as Error).name === "TypeMismatchError") return undefined;
+      throw error;
+    }
+  };
+  const write = async (name: string, data: Blob | Uint8Array, append: boolean): Promise<void> => {
+    const [directory, file] = await open(name, true);
+    const handle = await directory.getFileHandle(file, { create: true });
+    const writer = await handle.createWritable({ keepExistingData: append });
+    if (append) await writer.seek((await handle.getFile()).size);
+    await writer.write(data as Blob);
+    await writer.close();
+  };
+  const remove = async (name: string): Promise<void> => {
+    if (!(await find(name))) return;
+    const [directory, file] = await open(name, false);
+    await directory.removeEntry(file);
+  };
+  return {
+    async list(below) {
+      const names: string[] = [];
+      const visit = async (directory: FileSystemDirectoryHandle, prefix: string): Promise<void> => {
+        for await (const [name, handle] of directory as unknown as AsyncIterable<[string, FileSystemHandle]>) {
+          if (handle.kind === "file") names.push(`${prefix}/${name}`);
+          else await visit(handle as FileSystemDirectoryHandle, `${prefix}/${name}`);
+        }
+      };
+      try {
+        const [parent, name] = await open(below, false);
+        await visit(await parent.getDirectoryHandle(name), below);
+      } catch (error) {
+        if ((error as Error).name !== "NotFoundError") throw error;
+      }
+      return names;
+    },
+    size: async (name) => (await find(name))?.size,
+    async read(name, start, length) {
+      const file = await find(name);
+      return file ? new Uint8Array(await file.slice(start, start + length).arrayBuffer()) : new Uint8Array();
+    },
+    append: (name, bytes) => write(name, bytes, true),
+    async rename(from, to) {
+      const file = await find(from);
+      if (file) await write(to, file, false); // a stored file refers to its bytes, which no memory has to hold
+      await remove(from);
+    },
+    remove,
+  };
+}

@@ -1,0 +1,276 @@
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { test } from "node:test";
+import { Client, GatewayFailed, InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError, image } from "@svc/client";
+import { client, play, received, skip } from "./gateway.mjs";
+
+test("responses returns a complete response", { skip }, async () => {
+  await play();
+  const result = await client().responses("Hi", { instructions: "Be brief." });
+  assert.ok(result.text);
+  assert.equal(result.status, "completed");
+  assert.ok(result.usage.totalTokens > 0);
+  assert.ok(result.output.length && result.id && result.requestId);
+  assert.equal((await received())[0].json().instructions, "Be brief.");
+});
+
+test("responses streams, and a cut stream throws", { skip }, async () => {
+  await play();
+  const stream = client().responses("Hi", { stream: true });
+  let text = "";
+  for await (const event of stream) text += event.text;
+  const result = await stream.result();
+  assert.equal(result.text, text);
+  assert.ok(text);
+  await play("responses reset");
+  const cut = client().responses("Hi", { stream: true });
+  await assert.rejects(cut.result(), SvcError);
+});
+
+test("embed returns a vector for each text", { skip }, async () => {
+  await play();
+  const result = await client().embed(["a", "b"], { dimensions: 4 });
+  assert.deepEqual(result.vectors, [[0, 0.5, 0.5, 0.5], [1, 0.5, 0.5, 0.5]]);
+  assert.equal(result.usage.promptTokens, 8);
+  assert.equal((await client().embed("a")).vectors.length, 1);
+});
+
+test("speak returns audio, whole and in parts", { skip }, async () => {
+  await play();
+  const options = { model: "tts-1", format: "mp3" };
+  const audio = await client().speak("Hello", options);
+  const parts = [];
+  for await (const part of client().speakStream("Hello", options)) parts.push(part);
+  assert.deepEqual(Buffer.concat(parts), Buffer.from(audio));
+  assert.equal(Buffer.from(audio.subarray(0, 3)).toString(), "ID3");
+});
+
+test("an image is sent as a data URL", { skip }, async () => {
+  await play("whole");
+  await client().chat([{ role: "user", content: [{ type: "text", text: "What is it?" }, image(Uint8Array.of(1, 2, 3))] }]);
+  assert.equal((await received())[0].json().messages[0].content[1].image_url.url, "data:image/png;base64,AQID");
+});
+
+/** Start a server that answers with `respond`, and return a client of it. */
+async function withServer(respond, check, options = {}) {
+  const requests = [];
+  const server = createServer((request, response) => {
+    const parts = [];
+    request.on("data", (part) => parts.push(part));
+    request.on("end", () => {
+      requests.push({ path: request.url, headers: request.headers, body: Buffer.concat(parts) });
+      respond(response, requests.length, request);
+    });
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  try {
+    await check(new Client({ gatewayUrl: `http://127.0.0.1:${server.address().port}`, apiKey: "key", ...options }), requests);
+  } finally {
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  }
+}
+
+function json(response, status, value, headers = {}) {
+  response.writeHead(status, { "content-type": "application/json", ...headers }).end(JSON.stringify(value));
+}
+
+const WHOLE = { choices: [{ index: 0, message: { role: "assistant", content: "ok" }, finish_reason: "stop" }] };
+const limited = { error: { message: "m", type: "t", code: "rate_limit_exceeded" } };
+
+test("a request is sent again as the server asks", async () => {
+  await withServer(
+    (response, number) => (number < 3 ? json(response, 429, limited, { "retry-after-ms": "1" }) : json(response, 200, WHOLE)),
+    async (one, requests) => {
+      assert.equal((await one.chat("Hi")).text, "ok");
+      assert.equal(requests.length, 3);
+    },
+  );
+});
+
+for (const [what, headers, options] of [
+  ["retries are off", { "retry-after-ms": "1" }, { retries: 0 }],
+  ["x-should-retry is false", { "x-should-retry": "false" }, {}],
+  ["the delay is too long", { "retry-after": "121" }, {}],
+]) {
+  test(`a request is sent once if ${what}`, async () => {
+    await withServer(
+      (response) => json(response, 429, limited, headers),
+      async (one, requests) => {
+        await assert.rejects(one.chat("Hi"), RateLimited);
+        assert.equal(requests.length, 1);
+      },
+      options,
+    );
+  });
+}
+
+test("an abort ends the wait before a retry", async () => {
+  await withServer(
+    (response) => json(response, 429, limited, { "retry-after": "100" }),
+    async (one, requests) => {
+      const controller = new AbortController();
+      const call = one.chat("Hi", { signal: controller.signal });
+      while (!requests.length) await new Promise((resolve) => setTimeout(resolve, 5));
+      controller.abort();
+      await assert.rejects(call, { name: "AbortError" });
+    },
+  );
+});
+
+test("a redirect is not followed, so that the key goes nowhere else", async () => {
+  await withServer(
+    (response) => response.writeHead(307, { location: "http://127.0.0.1:9/v1" }).end(),
+    async (one) => assert.rejects(one.chat("Hi"), GatewayFailed),
+    { retries: 0 },
+  );
+});
+
+test("without a model, the first one that is offered is used", async () => {
+  await withServer(
+    (response, number, request) => {
+      if (request.url.endsWith("/models")) json(response, 200, { object: "list", data: [{ id: "v", kind: "speech" }, { id: "mine", owned_by: "local" }] });
+      else if (number === 1) json(response, 404, { error: { message: "m", code: "model_not_found" } });
+      else json(response, 200, WHOLE);
+    },
+    async (one, requests) => {
+      assert.equal((await one.chat("Hi")).text, "ok");
+      assert.equal(JSON.parse(requests.at(-1).body).model, "mine");
+    },
+  );
+  await withServer(
+    (response) => json(response, 404, { error: { message: "m", code: "model_not_found" } }),
+    async (one) => assert.rejects(one.chat("Hi", { model: "named" }), ModelNotFound),
+  );
+});
+
+test("transcribe sends the file, the model and the language", async () => {
+  await withServer(
+    (response) => json(response, 200, { text: "hello" }),
+    async (one, requests) => {
+      for (const audio of [new Uint8Array([1, 2, 3]), new Blob(["abc"]), new File(["abc"], "a.flac")]) {
+        assert.equal((await one.transcribe(audio, { model: "m", language: "en" })).text, "hello");
+      }
+      const body = requests.at(-1).body.toString();
+      assert.match(requests[0].headers["content-type"], /^multipart\/form-data; boundary=/);
+      for (const part of ['name="model"\r\n\r\nm\r\n', 'name="language"\r\n\r\nen\r\n', 'filename="a.flac"', "abc"]) assert.ok(body.includes(part), part);
+      await assert.rejects(one.transcribe("file.wav"), InvalidRequest);
+    },
+  );
+});
+
+test("a WAV file that was streamed gets its sizes", async () => {
+  const wav = Buffer.alloc(48);
+  wav.write("RIFF\xff\xff\xff\xffWAVEfmt \x10\x00\x00\x00", "latin1");
+  wav.write("data\xff\xff\xff\xff", 36, "latin1");
+  await withServer(
+    (response) => response.writeHead(200).end(wav),
+    async (one) => {
+      const audio = Buffer.from(await one.speak("Hi", { model: "v" }));
+      assert.deepEqual([audio.readUInt32LE(4), audio.readUInt32LE(40)], [40, 4]);
+    },
+  );
+});
+
+test("responses that are something else are GatewayFailed", async () => {
+  for (const value of [null, [], {}, { choices: [] }, { data: 1 }, { data: [{}] }, "text"]) {
+    await withServer(
+      (response) => json(response, 200, value),
+      async (one) => {
+        await assert.rejects(one.chat("Hi"), GatewayFailed);
+        await assert.rejects(one.responses("Hi"), GatewayFailed);
+        await assert.rejects(one.embed(["a", "b"]), GatewayFailed);
+        if (!(value && value.data && value.data[0])) await assert.rejects(one.models(), GatewayFailed);
+        await assert.rejects(one.transcribe(new Uint8Array(1)), GatewayFailed);
+        await assert.rejects(one.chat("Hi", { stream: true }).result(), ProviderFailed);
+      },
+    );
+  }
+});
+
+/** An XMLHttpRequest over Node's fetch, as React Native has it: text that grows, and progress. */
+class FakeXhr {
+  readyState = 0;
+  status = 0;
+  responseText = "";
+  #headers = {};
+  #controller = new AbortController();
+  open(method, url) {
+    Object.assign(this, { method, url });
+  }
+  setRequestHeader(name, value) {
+    this.#headers[name] = value;
+  }
+  getResponseHeader(name) {
+    return this.response.headers.get(name);
+  }
+  abort() {
+    this.#controller.abort();
+    this.onabort?.();
+  }
+  async send(body) {
+    try {
+      this.response = await realFetch(this.url, { method: this.method, headers: this.#headers, body, signal: this.#controller.signal });
+      this.status = this.response.status;
+      this.readyState = 2;
+      this.onreadystatechange?.();
+      const decoder = new TextDecoder();
+      for await (const part of this.response.body) {
+        this.responseText += decoder.decode(part, { stream: true });
+        this.onprogress?.();
+      }
+      this.readyState = 4;
+      this.onload?.();
+    } catch {
+      if (!this.#controller.signal.aborted) this.onerror?.();
+    }
+  }
+}
+const realFetch = globalThis.fetch;
+
+/** Run with the globals of React Native: XMLHttpRequest, and a fetch whose responses have no body to read. */
+async function asReactNative(run) {
+  const { Response } = globalThis;
+  globalThis.XMLHttpRequest = FakeXhr;
+  globalThis.Response = class {};
+  globalThis.fetch = async (...args) => {
+    const response = await realFetch(...args);
+    return { status: response.status, headers: response.headers, arrayBuffer: () => response.arrayBuffer() };
+  };
+  try {
+    await run();
+  } finally {
+    delete globalThis.XMLHttpRequest;
+    Object.assign(globalThis, { Response, fetch: realFetch });
+  }
+}
+
+test("without a streaming fetch, a stream comes through XMLHttpRequest", { skip }, async () => {
+  await play("stream in single bytes", "whole");
+  await asReactNative(async () => {
+    const parts = [];
+    for await (const chunk of client().chat("Hi", { stream: true })) parts.push(chunk.text);
+    assert.equal(parts.join(""), "Hello to all of you 🌍");
+    assert.ok(parts.filter(Boolean).length > 2);
+    assert.equal((await client().chat("Hi")).text, "Hello");
+  });
+});
+
+for (const script of ["reset", "without finish reason", "error event"]) {
+  test(`XMLHttpRequest: a stream that ends with "${script}" throws`, { skip }, async () => {
+    await play(script);
+    await asReactNative(() => assert.rejects(client().chat("Hi", { stream: true }).result(), SvcError));
+  });
+}
+
+test("XMLHttpRequest: errors and aborts are those of fetch", { skip }, async () => {
+  await play("400", "stalled");
+  await asReactNative(async () => {
+    await assert.rejects(client().chat("Hi", { stream: true }).result(), InvalidRequest);
+    const controller = new AbortController();
+    const stream = client().chat("Hi", { stream: true, signal: controller.signal });
+    await assert.rejects(async () => {
+      for await (const chunk of stream) if (chunk.text) controller.abort();
+    }, { name: "AbortError" });
+  });
+});

@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+
+const KEY = `svc_sk_${"a".repeat(43)}`;
+
+/** Return the URL of a client, and the key that it sends, in a process with these variables and files of SVC_HOME. */
+function resolve(variables, files = {}) {
+  const home = mkdtempSync(join(tmpdir(), "svc-sdk-"));
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(home, name), text);
+  const code = `
+    import { Client } from "@svc/client";
+    let sent;
+    const client = new Client({ retries: 0, fetch: async (_, init) => ((sent = init.headers.authorization ?? null), new Response('{"data":[]}')) });
+    await client.models();
+    console.log(JSON.stringify([client.gatewayUrl, sent]));`;
+  const env = { PATH: process.env.PATH, HOME: home, SVC_HOME: home, ...variables };
+  const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", code], { env, cwd: import.meta.dirname, encoding: "utf8" });
+  assert.ok(stdout, stderr);
+  return JSON.parse(stdout);
+}
+
+test("the environment and the gateway of this machine mean what they mean in Python", () => {
+  const running = { "gateway.json": JSON.stringify({ url: "http://127.0.0.1:3999/v1", pid: process.pid }), api_key: `${KEY}\n` };
+  const ended = { ...running, "gateway.json": JSON.stringify({ url: "http://127.0.0.1:3999/v1", pid: 2 ** 22 + 1 }) };
+  assert.deepEqual(resolve({}), ["https://api.svc.example/v1", null]);
+  assert.deepEqual(resolve({}, running), ["http://127.0.0.1:3999/v1", `Bearer ${KEY}`]);
+  assert.deepEqual(resolve({}, ended), ["https://api.svc.example/v1", null]);
+  assert.deepEqual(resolve({}, { ...running, "gateway.json": "{" }), ["https://api.svc.example/v1", null]);
+  // The key of this machine goes only to its gateway.
+  assert.deepEqual(resolve({ SVC_GATEWAY_URL: "http://other/v1" }, running), ["http://other/v1", null]);
+  assert.deepEqual(resolve({ SVC_PLATFORM_URL: "http://other", SVC_API_KEY: "k" }, running), ["http://other/v1", "Bearer k"]);
+});

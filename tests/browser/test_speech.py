@@ -1,0 +1,115 @@
+"""The page Speech with real models: microphone, file, voice, conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.console import TIMEOUT, Console, find_violations, take_screenshot, write_spoken_file
+from tests.fakes import openai_wire
+from tests.fakes.provider import FakeProvider
+from tests.fakes.script import answer
+from tests.speech import material
+
+WAIT = 60_000
+"""Milliseconds for a model on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory, provider: FakeProvider, console_files: None) -> Iterator[Console]:
+    home = tmp_path_factory.mktemp("speech")
+    with Console(home, provider, env={"SVC_REGISTRY_ROOT": str(material.make_voices())}) as console:
+        yield console
+
+
+@pytest.fixture(scope="module")
+def clip() -> Path:
+    return material.make_clips()["en-quick-brown-fox"]
+
+
+@pytest.fixture
+def speech_page(console: Console, page: Page, clip: Path, spoken_file: Path) -> Page:
+    write_spoken_file(clip, spoken_file)
+    console.enter(page, console.user_key, "Speech")
+    return page
+
+
+def test_microphone_shows_the_transcript_while_speaking(speech_page: Page) -> None:
+    speech_page.get_by_role("button", name="Start the microphone").click()
+    transcript = speech_page.get_by_role("log", name="Transcript")
+    expect(transcript.locator(".unstable, .stable").first).to_contain_text("brown", timeout=WAIT)
+    expect(transcript).to_contain_text("lazy dog", timeout=WAIT)
+    assert not find_violations(speech_page)
+    take_screenshot(speech_page, "speech-live")
+    speech_page.get_by_role("button", name="Stop").click()
+    expect(speech_page.get_by_role("button", name="Record again")).to_be_visible(timeout=WAIT)
+    expect(transcript.locator(".unstable")).to_have_count(0)
+    expect(transcript).to_contain_text("lazy dog")
+    expect(speech_page.get_by_role("alert")).to_have_count(0)
+
+
+def test_file_is_transcribed(speech_page: Page, clip: Path) -> None:
+    speech_page.get_by_role("tab", name="File").click()
+    speech_page.get_by_label("Audio file").set_input_files(clip)
+    expect(speech_page.get_by_role("region", name="Transcript of the file")).to_contain_text("lazy dog", timeout=WAIT)
+
+
+def test_file_that_is_no_audio_shows_the_error(speech_page: Page, tmp_path: Path) -> None:
+    (tmp_path / "text.wav").write_text("no audio")
+    speech_page.get_by_role("tab", name="File").click()
+    speech_page.get_by_label("Audio file").set_input_files(tmp_path / "text.wav")
+    expect(speech_page.get_by_role("alert")).to_contain_text("invalid_request", timeout=WAIT)
+
+
+def test_voice_speaks_the_text(speech_page: Page) -> None:
+    speech_page.get_by_role("tab", name="Speak").click()
+    speech_page.get_by_label("Model").select_option("espeak-en-us")
+    speech_page.get_by_label("Text", exact=True).fill("One two three.")
+    speech_page.get_by_role("button", name="Speak").click()
+    player = speech_page.get_by_label("Spoken text")
+    expect(player).to_be_visible(timeout=WAIT)
+    speech_page.wait_for_function("() => document.querySelector('audio').duration > 0.5", timeout=WAIT)
+    assert not find_violations(speech_page)
+
+
+def test_spoken_question_gets_a_spoken_answer(speech_page: Page, provider: FakeProvider) -> None:
+    speech_page.get_by_role("tab", name="Conversation").click()
+    speech_page.get_by_label("Speaking voice").select_option("espeak-en-us")
+    speech_page.get_by_role("button", name="Start the microphone").click()
+    transcript = speech_page.get_by_role("log", name="Transcript")
+    expect(transcript).to_contain_text("dog", timeout=WAIT)
+    provider.plays(answer(200, openai_wire.chat("A fox it was.")))
+    speech_page.get_by_role("button", name="Stop").click()
+    expect(speech_page.get_by_role("region", name="Answer")).to_have_text("A fox it was.", timeout=WAIT)
+    expect(speech_page.get_by_label("Spoken answer")).to_be_visible(timeout=WAIT)
+    asked = provider.wait().json["messages"][-1]["content"]
+    assert "dog" in asked
+
+
+def test_denied_microphone_says_what_to_do(console: Console, browser: Browser) -> None:
+    context = browser.new_context()
+    context.set_default_timeout(TIMEOUT)
+    context.add_init_script(
+        "navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('', 'NotAllowedError'))"
+    )
+    page = context.new_page()
+    console.enter(page, console.user_key, "Speech")
+    page.get_by_role("button", name="Start the microphone").click()
+    expect(page.get_by_role("alert")).to_contain_text("Allow it in the settings")
+    context.close()
+
+
+def test_gateway_that_ends_during_a_recording_is_reported(
+    tmp_path: Path, provider: FakeProvider, page: Page, clip: Path, spoken_file: Path
+) -> None:
+    write_spoken_file(clip, spoken_file)
+    with Console(tmp_path, provider, env={"SVC_REGISTRY_ROOT": str(material.make_voices())}) as console:
+        console.log_in(page, console.user_key, "Speech")
+        page.get_by_role("button", name="Start the microphone").click()
+        expect(page.get_by_role("log", name="Transcript")).to_contain_text("brown", timeout=WAIT)
+        console.gateway.process.kill()
+        expect(page.get_by_role("alert")).to_contain_text("connection to the gateway was lost")
+        expect(page.get_by_role("button", name="Start the microphone")).to_be_visible()

@@ -1,0 +1,1 @@
+"""Installs svc with the files of `deploy/` and starts it there, without a container engine."""
