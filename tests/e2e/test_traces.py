@@ -19,6 +19,7 @@ from opentelemetry.semconv.attributes import (
     url_attributes,
 )
 
+from tests.e2e.accounts.test_keys import until
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, KEY, Gateway, run
 from tests.fakes import openai_wire
@@ -227,7 +228,7 @@ def test_traces_hanging_collector_is_not_felt_and_drops_are_counted(
     assert chat(gateway).status == 200
     collector.until(lambda: bool(collector.requests))
     assert [chat(gateway).status for _ in range(5)] == [200] * 5
-    assert 'svc_trace_spans_dropped_total{reason="queue_full"} 6' in metrics(gateway)
+    wait_metric(gateway, 'svc_trace_spans_dropped_total{reason="queue_full"} 6')
     assert gateway.stop() == 0
 
 
@@ -235,7 +236,7 @@ def test_traces_dead_collector_is_not_felt(start_gateway: StartGateway) -> None:
     gateway = traced(start_gateway, f"http://127.0.0.1:{closed_port()}", OTEL_EXPORTER_OTLP_TIMEOUT="1")
     assert chat(gateway).status == 200
     assert "spans were not exported: ConnectionRefusedError" in gateway.logged("spans were not exported", 15)
-    assert 'svc_trace_spans_dropped_total{reason="export_failed"} 2' in metrics(gateway)
+    wait_metric(gateway, 'svc_trace_spans_dropped_total{reason="export_failed"} 2')
 
 
 def test_traces_invalid_variable_stops_the_start(tmp_path: Path) -> None:
@@ -246,3 +247,8 @@ def test_traces_invalid_variable_stops_the_start(tmp_path: Path) -> None:
 
 def metrics(gateway: Gateway) -> str:
     return gateway.request("GET", "/metrics", key=None).body.decode()
+
+
+def wait_metric(gateway: Gateway, line: str) -> None:
+    """Wait for a line of the metrics. A response arrives before its spans are counted."""
+    until(lambda: line in metrics(gateway).splitlines(), 20.0)

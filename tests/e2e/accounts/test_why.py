@@ -48,7 +48,7 @@ def test_why_429_names_limit_use_refill_and_command(gateway: Gateway) -> None:
     admin, made = Admin(gateway), create(gateway, "--name", "tight", "--rpm", "2")
     assert [chat(gateway, made["key"]) for _ in range(2)] == [200, 200]
     id = refuse(gateway, made["key"])
-    until(lambda: len(why(gateway, id)["consumers"]) == 1, 20.0)
+    until(lambda: [each["requests"] for each in why(gateway, id)["consumers"]] == [2], 20.0)
     told = why(gateway, id)
     limit = told["limit"]
     assert (limit["name"], limit["scope_id"], limit["size"], limit["used"]) == ("rpm", made["id"], 2, 2)
@@ -128,6 +128,7 @@ def test_why_slow_compares_with_the_median_and_shows_each_attempt(
     got = gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=made["key"])
     assert got.status == 200
     id = got.headers["x-request-id"]
+    until(lambda: (why(gateway, id)["timing"]["provider_p50"] or {}).get("requests", 0) >= 8, 20.0)
     told = why(gateway, id)
     timing = told["timing"]
     assert [each["outcome"] for each in timing["attempts"]] == ["error", "ok"]

@@ -3,6 +3,7 @@
 import http.client
 import re
 import socket
+import time
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -72,11 +73,22 @@ def test_traces_publish_resolve_download_and_errors(machine, collector, tmp_path
     assert collector.resource()["service.name"] == "svc-registry"
     for _, _, body in collector.requests:
         assert b"publisher" not in body
-    page = send(server, "GET", "/metrics")[1].decode()
+    page = wait_exported(server, 6)
     counts = dict(re.findall(r'svc_registry_request_seconds_count\{operation="(\w+)"\} (\d+)', page))
     assert counts == {"publish": "2", "resolve": "1", "download": "2", "yank": "1", "other": "1"}
     assert 'svc_registry_request_seconds_bucket{operation="download",le="+Inf"} 2' in page
-    assert re.search(r"^svc_trace_spans_exported_total [1-9]", page, re.M)
+
+
+def wait_exported(server, spans):
+    """Return the metrics once they count the exported spans. The collector has a batch before the registry knows."""
+    deadline = time.monotonic() + 20
+    while True:
+        page = send(server, "GET", "/metrics")[1].decode()
+        found = re.search(r"^svc_trace_spans_exported_total (\d+)", page, re.M)
+        if found and int(found[1]) >= spans:
+            return page
+        assert time.monotonic() < deadline, page
+        time.sleep(0.02)
 
 
 def test_traces_download_that_the_client_aborts_is_client_closed(machine, collector, tmp_path):
