@@ -16,7 +16,7 @@ MAX_UNJOINED_REQUESTS: Final = 1024
 """Requests that are kept for later spans, and requests whose spans wait for their end."""
 MAX_WAITING_SPANS: Final = 64
 """Spans of one request that wait for its end."""
-_NO_ATTRIBUTES: Final = SharedAttributes(())
+_NO_SHARED_ATTRIBUTES: Final = SharedAttributes(())
 
 
 class WorkerSpan:
@@ -47,7 +47,7 @@ class WorkerSpan:
             self._trace.trace_state,
             self._start_ns,
             self._end_ns,
-            _NO_ATTRIBUTES,
+            _NO_SHARED_ATTRIBUTES,
             self._attributes,
             self._error_message,
         )
