@@ -14,7 +14,9 @@ from typing import Final, Protocol
 from svc.gateway.net.read_scheduler import LIMITED_READ_BYTES, MIN_LARGE_READ_BYTES, ReadScheduler
 
 MAX_DIRECT_READ_BYTES: Final = 8 * 1024
-"""A direct read of more bytes returns the connection to buffered reads."""
+"""A direct read of more bytes from a provider returns the connection to buffered reads."""
+MAX_DIRECT_REQUEST_BYTES: Final = 64 * 1024
+"""The same for a client's connection, which reads most requests at once. The loop reads up to 256 KB at once."""
 
 
 class SwitchableProtocol(Protocol):
@@ -47,7 +49,7 @@ class DirectRead:
 
     def use_direct(self, size: int) -> None:
         """Switch to direct reads, unless the last read of `size` bytes was large."""
-        if size <= MAX_DIRECT_READ_BYTES and not self._is_direct:
+        if size <= MAX_DIRECT_REQUEST_BYTES and not self._is_direct:
             self._is_direct = True
             self._transport.set_protocol(self)  # type: ignore[arg-type]
 
@@ -60,7 +62,7 @@ class DirectRead:
     # the methods of asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > MAX_DIRECT_READ_BYTES:
+        if len(data) > MAX_DIRECT_REQUEST_BYTES:
             self.use_buffered()
             self._protocol.wait_turn()
         self._protocol.receive(data)

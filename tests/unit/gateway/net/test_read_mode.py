@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
+from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, MAX_DIRECT_REQUEST_BYTES, BufferedRead, DirectRead
 
 BUFFER_BYTES = 4 * MAX_DIRECT_READ_BYTES
 LARGE_BYTES = 4 * 1024 * 1024
@@ -138,3 +138,40 @@ def test_buffered_read_use_direct_accepts_another_protocol() -> None:
     buffered.use_buffered()
     buffered.use_direct(MAX_DIRECT_READ_BYTES + 1, other)
     assert transport.protocols == [other, reader, other, buffered]
+
+
+class RecordingConnection:
+    """Records what a client connection has to do."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def receive(self, data: bytes) -> None:
+        self.calls.append("receive")
+
+    def wait_turn(self) -> None:
+        self.calls.append("wait_turn")
+
+    def eof_received(self) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("size", "calls", "is_direct"),
+    [
+        (MAX_DIRECT_REQUEST_BYTES, ["receive"], True),
+        (MAX_DIRECT_REQUEST_BYTES + 1, ["wait_turn", "receive"], False),
+    ],
+)
+def test_direct_read_only_large_request_returns_to_buffered(size: int, calls: list[str], is_direct: bool) -> None:
+    connection, transport = RecordingConnection(), FakeTransport()
+    direct = DirectRead(connection, transport)  # type: ignore[arg-type]
+    direct.use_direct(1)
+    direct.data_received(b"x" * size)
+    assert connection.calls == calls
+    assert transport.protocols == [direct] if is_direct else [direct, connection]
