@@ -90,6 +90,9 @@ class Faulty(RequestObserver):
     def on_first_byte(self, request_id: str, elapsed_ms: float) -> None:
         raise RuntimeError("first byte")
 
+    def on_refusal(self, record: RequestRecord) -> None:
+        raise RuntimeError("refusal")
+
     def on_end(self, record: RequestRecord) -> None:
         raise RuntimeError("end")
 

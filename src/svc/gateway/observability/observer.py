@@ -40,6 +40,9 @@ class RequestObserver:
         requests report it at their end, with the time of the first byte.
         """
 
+    def on_refusal(self, record: RequestRecord) -> None:
+        """Handle the end of a request with an error before any attempt at a provider. Its `on_end` follows."""
+
     def on_end(self, record: RequestRecord) -> None:
         """Handle the end of a request, before the last byte of the response is sent."""
 

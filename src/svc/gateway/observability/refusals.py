@@ -98,9 +98,7 @@ class RefusalLog(RequestObserver):
             await asyncio.wait([self._task])
         await asyncio.to_thread(self._write, self._take_unwritten())
 
-    def on_end(self, record: RequestRecord) -> None:
-        if record.code is None or record.attempt_count or record.from_cache:
-            return
+    def on_refusal(self, record: RequestRecord) -> None:
         self._add(
             RefusedRequest(
                 time=record.time,
@@ -111,7 +109,7 @@ class RefusalLog(RequestObserver):
                 endpoint=record.endpoint,
                 model_asked=record.requested_model,
                 http_status=record.http_status,
-                code=record.code,
+                code=record.code or "",
                 limit=record.limit_name or None,
                 message=record.error_message[:MAX_REFUSAL_MESSAGE_CHARACTERS],
                 latency_ms=round(record.duration_seconds * 1000, 3),

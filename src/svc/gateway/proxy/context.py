@@ -118,10 +118,11 @@ class GatewayContext:
     clock: Clock
     request_ids: RequestIds
     observers: tuple[RequestObserver, ...]
-    """All observers. The next five tuples hold the methods of observers that override the default."""
+    """All observers. The next six tuples hold the methods of observers that override the default."""
     on_start: tuple[Callable[[RequestStart], None], ...]
     on_attempt: tuple[Callable[[AttemptRecord], None], ...]
     on_first_byte: tuple[Callable[[str, float], None], ...]
+    on_refusal: tuple[Callable[[RequestRecord], None], ...]
     on_end: tuple[Callable[[RequestRecord], None], ...]
     on_other_response: tuple[Callable[[AccessLogEntry, bytes, str], None], ...]
     trace_content: ContentCapture | None
@@ -179,11 +180,23 @@ class GatewayContext:
 
     def report_end(self, record: RequestRecord) -> None:
         """Tell the observers that a request ended. Call this before the last byte of the response is sent."""
+        if record.code is not None:
+            self.report_refusal(record)
         for on_end in self.on_end:
             try:
                 on_end(record)
             except Exception:  # as in `report_start`
                 log.exception(OBSERVER_FAULT, on_end)
+
+    def report_refusal(self, record: RequestRecord) -> None:
+        """Tell the observers that a request ended with an error, if there was no attempt at a provider."""
+        if record.attempt_count or record.from_cache:
+            return
+        for on_refusal in self.on_refusal:
+            try:
+                on_refusal(record)
+            except Exception:  # as in `report_start`
+                log.exception(OBSERVER_FAULT, on_refusal)
 
     def report_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str = "") -> None:
         """Tell the observers of a response without a `RequestRecord`."""
@@ -257,6 +270,7 @@ def create_context(
         on_start=tuple([observer.on_start for observer in _overriding(observers, "on_start")]),
         on_attempt=tuple([observer.on_attempt for observer in _overriding(observers, "on_attempt")]),
         on_first_byte=tuple([observer.on_first_byte for observer in _overriding(observers, "on_first_byte")]),
+        on_refusal=tuple([observer.on_refusal for observer in _overriding(observers, "on_refusal")]),
         on_end=tuple([observer.on_end for observer in _overriding(observers, "on_end")]),
         on_other_response=tuple(
             [observer.on_other_response for observer in _overriding(observers, "on_other_response")]

@@ -514,13 +514,15 @@ class Exchange(RetryOwner):
             from_cache=isinstance(source, ResponseReplay),
             resume_count=source.resume_count if source is not None else 0,
             attempt_records=source.attempt_records if source is not None else (),
-            limit_name=error.limit if isinstance(error, RateLimited) else "",
+            limit_name=error.limit if error is not None and isinstance(error, RateLimited) else "",
             limit_state=error.state if isinstance(error, LimitReached) else None,
             error_message=error.message if error is not None else "",
             client_field=self._downstream.client_field,
             upstream_request_id=echoable_text(upstream_request_id) if upstream_request_id else None,
             trace_context=self.trace_context,
         )
+        if record.code is not None:
+            context.report_refusal(record)
         for on_end in context.on_end:  # inlines `report_end`: this is the hot path
             try:
                 on_end(record)
