@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from svc.errors import SvcError
 from svc.wire.chat import (
@@ -67,8 +67,8 @@ class RequestBody:
 
     skeleton: bytes = b""
     """The body without the content of long strings (`dialects.json_skeleton`). `decode_routing_info` sets it."""
-    field_spans: dict[str, tuple[int, int]] | None = None
-    """The span of each top-level field in the skeleton. Empty if parsers could disagree about them, None if not read.
+    fields: dict[str, Any] | None = None
+    """The top-level fields of the skeleton, as JSON. Empty if parsers could disagree about them, None if not read.
 
     The first attempt at a backend of the client's own dialect sets it.
     """

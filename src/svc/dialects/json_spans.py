@@ -20,34 +20,43 @@ _OPENING_BRACE_CODE: Final = 0x7B
 _CLOSING_BRACE_CODE: Final = 0x7D
 
 
-def find_field_spans(raw: bytes) -> dict[str, ByteSpan] | None:
-    """Return the span of each field of a valid JSON object.
+def decode_unambiguous_fields(raw: bytes) -> dict[str, Any]:
+    """Return each field of a valid JSON object as `msgspec.Raw`.
 
-    None if a name is repeated or escaped, since parsers differ on such bodies, and for an object without fields.
+    Empty if a name is repeated or escaped, since parsers differ on such bodies, and for an object without fields.
     Raises InvalidRequest for anything but a JSON object.
     """
     fields: dict[str, Any] = decode_client_fields(raw)
-    return _add_up_spans(raw, fields) or _walk_spans(raw, fields)
+    return fields if _is_compact(raw, fields) or _walk_spans(raw, fields) else {}
 
 
-def _add_up_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan] | None:
-    """Return the spans in an object without whitespace between its fields, and None for any other object.
-
-    Whitespace, a repeated field, and an escape or a non-ASCII letter in a name each make the object longer than the
-    sum of its fields.
-    """
+def find_field_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan]:
+    """Return the span of each field. `fields` is the result of `decode_unambiguous_fields` for `raw`."""
+    if not _is_compact(raw, fields):
+        return _walk_spans(raw, fields)
     spans: dict[str, ByteSpan] = {}
     index = 1
     for name, value in fields.items():
         start = index + len(name) + len('"":')
         index = start + len(value)
         spans[name] = start, index
-        index += 1  # the comma, or the closing brace
-    return spans if index == len(raw) and fields else None
+        index += 1  # the comma
+    return spans
 
 
-def _walk_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan] | None:
-    """Return the spans by finding each field in the order of the object.
+def _is_compact(raw: bytes, fields: dict[str, Any]) -> bool:
+    """Return whether the object is the sum of its fields.
+
+    Whitespace, a repeated field, and an escape or a non-ASCII letter in a name each make it longer.
+    """
+    size = 1
+    for name, value in fields.items():
+        size += len(name) + len(value) + len('"":,')
+    return size == len(raw) and size > 1
+
+
+def _walk_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan]:
+    """Return the spans by finding each field in the order of the object. Empty if the fields are ambiguous.
 
     The decoder keeps the last value of a repeated name. Each step must find exactly the next name and value, with the
     separator before them, so that the walk never leaves the top-level object.
@@ -58,20 +67,20 @@ def _walk_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan] | Non
     for name, value in fields.items():
         key = b'"%b"' % name.encode()
         if index >= end or raw[index] != separator:
-            return None
+            return {}
         index = _skip_whitespace(raw, index + 1, end)
         if not raw.startswith(key, index):
-            return None
+            return {}
         index = _skip_whitespace(raw, index + len(key), end)
         if index >= end or raw[index] != _COLON_CODE:
-            return None
+            return {}
         start = _skip_whitespace(raw, index + 1, end)
         if not raw.startswith(value, start):
-            return None
+            return {}
         spans[name] = start, start + len(value)
         index, separator = _skip_whitespace(raw, start + len(value), end), _COMMA_CODE
     is_whole = index < end and raw[index] == _CLOSING_BRACE_CODE and _skip_whitespace(raw, index + 1, end) == end
-    return spans if is_whole and fields else None
+    return spans if is_whole else {}
 
 
 def _skip_whitespace(raw: bytes, index: int, end: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.base import EncodedRequest, ModelProfile, RequestBody
-from svc.dialects.json_spans import ByteSpan, find_field_spans
+from svc.dialects.json_spans import decode_unambiguous_fields, find_field_spans
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.unsupported_fields import reject_shaping_field
 from svc.dialects.validation import decode_client_fields, decode_client_object, encode_upstream_body
@@ -52,22 +52,22 @@ def pass_through_request(
     """
     raw, skeleton = body.raw, body.skeleton or body.raw
     ask_usage = ask_usage and routing_info.stream and profile.stream_usage
-    if body.field_spans is None:
-        body.field_spans = _find_unambiguous_spans(skeleton)
-    spans = body.field_spans
-    has_stream_options = "stream_options" in spans
+    if body.fields is None:
+        body.fields = _decode_unambiguous_fields(skeleton)
+    fields = body.fields
+    has_stream_options = "stream_options" in fields
     if (
-        not spans
+        not fields
         or (has_stream_options and not (routing_info.include_usage and profile.stream_usage))
         or (profile.needs_rewrite and _may_need_overrides(skeleton, profile.overrides))
     ):
         return _reencode(raw, profile, ask_usage=ask_usage)
     if routing_info.model != profile.model:
         if skeleton is not raw:
-            spans = _find_unambiguous_spans(raw)
-            if not spans:  # the skeleton has no long names
+            fields = _decode_unambiguous_fields(raw)
+            if not fields:  # the skeleton has no long names
                 return _reencode(raw, profile, ask_usage=ask_usage)
-        start, stop = spans["model"]
+        start, stop = find_field_spans(raw, fields)["model"]
         raw = b"".join((raw[:start], msgspec.json.encode(profile.model), memoryview(raw)[stop:]))
     if ask_usage and not has_stream_options:
         end = len(raw) - 1 if raw[-1] == _CLOSING_BRACE else raw.rindex(b"}")
@@ -79,10 +79,10 @@ def pass_through_request(
     return EncodedRequest(raw)
 
 
-def _find_unambiguous_spans(raw: bytes) -> dict[str, ByteSpan]:
-    """Return the span of each top-level field. Empty if parsers could disagree about a field that routing reads."""
-    spans = find_field_spans(raw)
-    return {} if spans is None or find_case_variants(spans) else spans
+def _decode_unambiguous_fields(raw: bytes) -> dict[str, Any]:
+    """Return the top-level fields. Empty if parsers could disagree about a field that routing reads."""
+    fields = decode_unambiguous_fields(raw)
+    return {} if find_case_variants(fields) else fields
 
 
 def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
