@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -17,6 +19,8 @@ _read_first_byte: Final = struct.Struct("B").unpack_from
 """Costs less than a copy or a view of the value. The type `object` below avoids a new tuple for each comparison."""
 _QUOTE: Final[object] = (0x22,)
 _NULL_INITIAL: Final[object] = (0x6E,)
+_ONLY_QUOTES: Final[object] = {(0x22,)}
+_get_content: Final = attrgetter("content")
 _UNDECODED_PARTS_DECODER: Final = msgspec.json.Decoder(list[UndecodedPart])
 _CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
 
@@ -24,6 +28,11 @@ _CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
 def is_text(value: msgspec.Raw) -> bool:
     """Return whether a value is a string."""
     return _read_first_byte(value) == _QUOTE
+
+
+def are_texts(messages: Iterable[object]) -> bool:
+    """Return whether the `content` of each message is a string. Loops in C, because a chat can have many messages."""
+    return set(map(_read_first_byte, map(_get_content, messages))) == _ONLY_QUOTES
 
 
 def is_null(value: msgspec.Raw) -> bool:

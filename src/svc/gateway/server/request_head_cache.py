@@ -14,11 +14,11 @@ from svc.gateway.server.authentication import hash_request_secret
 from svc.gateway.server.request import Request
 from svc.security import Keyring
 from svc.wire.header_value import echoable_text
-from svc.wire.trace_context import TRACE_CONTEXT_HEADERS, encode_trace_header
+from svc.wire.trace_context import MAX_TRACE_HEADER_BYTES, TRACE_CONTEXT_HEADERS
 
 MAX_HEAD_CACHE_MISSES: Final = 3
 """Consecutive misses after which a connection stops caching."""
-MAX_VARIABLE_VALUE_BYTES: Final = 1024
+MAX_VARIABLE_VALUE_BYTES: Final = MAX_TRACE_HEADER_BYTES
 """Maximum length of a variable value. The parser limits the length of heads with longer values."""
 _UNREAD_HEADERS: Final = frozenset(
     (
@@ -54,7 +54,7 @@ class RequestHeadCache:
         self._length_index = self._request_id_index = -1
         """The indexes of Content-Length and X-Request-Id among the variable values."""
         self._trace_headers: dict[int, bytes] = {}
-        """The names of the trace context's headers, by their index among the variable values."""
+        """The starts of the trace context's header lines, by their index among the variable values."""
         self._misses = 0 if is_enabled else MAX_HEAD_CACHE_MISSES
 
     def match(self, data: bytes, max_body_bytes: int, keyring: Keyring) -> Request | None:
@@ -86,8 +86,8 @@ class RequestHeadCache:
                 length = value
             elif position == self._request_id_index:
                 request_id = value
-            elif position in self._trace_headers:
-                trace_context += encode_trace_header(self._trace_headers[position], value)
+            elif position in self._trace_headers and value:  # checked above as `encode_trace_header` does
+                trace_context += self._trace_headers[position] + value + b"\r\n"
             index = end
         if not data.startswith(fixed_parts[last], index):
             return None
@@ -135,7 +135,7 @@ class RequestHeadCache:
             elif name == _REQUEST_ID:
                 self._request_id_index = len(self._fixed_parts)
             elif name in TRACE_CONTEXT_HEADERS:
-                self._trace_headers[len(self._fixed_parts)] = name
+                self._trace_headers[len(self._fixed_parts)] = name + b": "
             if name in _VARIABLE_HEADERS:
                 line_end = line_start + len(line)
                 self._fixed_parts.append(data[part_start : line_end - len(value.lstrip(b" \t"))])

@@ -105,12 +105,14 @@ class UpstreamPool:
         head, and the header lines `trace_context` follow it. The receiver is never called before this method returns.
         """
         before_path, after_path = backend.request_head
-        if forwarded is None:
-            head = b"%b%b%b%d\r\n%b\r\n" % (before_path, path, after_path, len(body), trace_context)
+        if forwarded is not None:
+            before_path, path, after_path = forwarded.merge_into(before_path + path + after_path), b"", b""
+        parts: tuple[bytes, ...]
+        if len(body) < MAX_INLINE_BODY_BYTES:
+            parts = (b"%b%b%b%d\r\n%b\r\n%b" % (before_path, path, after_path, len(body), trace_context, body),)
         else:
-            merged_head = forwarded.merge_into(before_path + path + after_path)
-            head = b"%b%d\r\n%b\r\n" % (merged_head, len(body), trace_context)
-        call = UpstreamCall(receiver, (head + body,) if len(body) < MAX_INLINE_BODY_BYTES else (head, body))
+            parts = (b"%b%b%b%d\r\n%b\r\n" % (before_path, path, after_path, len(body), trace_context), body)
+        call = UpstreamCall(receiver, parts)
         idle_connections = self._idle_connections.get(backend.origin)
         while idle_connections:
             connection = idle_connections.pop()
