@@ -44,7 +44,10 @@ def target(name: str, folder: Path, port: int, provider: int) -> Target:
 
 
 def _nginx(folder: Path, port: int, provider: int) -> Target:
-    """A plain proxy that checks the client's key and replaces it with the provider's."""
+    """A plain proxy that checks the client's key and replaces it with the provider's.
+
+    With its usual buffer for bodies, nginx would write larger prompts to files.
+    """
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         raise FileNotFoundError("nginx is not installed: apt-get install nginx-light")
@@ -55,7 +58,7 @@ def _nginx(folder: Path, port: int, provider: int) -> Target:
 worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log;
 events {{ worker_connections 8192; }}
 http {{
-  access_log off; keepalive_requests 1000000000; {folders}
+  access_log off; keepalive_requests 1000000000; client_body_buffer_size 2m; {folders}
   upstream provider {{ server 127.0.0.1:{provider}; keepalive 1024; keepalive_requests 1000000000; }}
   map $http_authorization $known {{ default 0; "Bearer {CLIENT_KEY}" 1; }}
   server {{

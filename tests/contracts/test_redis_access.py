@@ -21,7 +21,7 @@ ACL_RIGHTS = "~svc:* +@read +@write +@scripting +@connection +time +cluster|slot
 """The rights in docs/how-to/use-postgresql-and-redis.md."""
 
 
-async def until(condition: Callable[[], bool], seconds: float = 8.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

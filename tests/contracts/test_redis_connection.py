@@ -31,7 +31,7 @@ async def redis(server: RedisServer) -> AsyncIterator[RedisClient]:
     await one.close()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -73,7 +73,7 @@ async def test_redis_connection_server_restart_reconnects(redis: RedisClient, se
     started_at = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await redis.execute("PING")
-    assert time.monotonic() - started_at < 0.05
+    assert time.monotonic() - started_at < 0.4
     server.start()
     await until(lambda: not redis.is_down)
     assert await redis.execute("PING") == b"PONG"

@@ -43,7 +43,7 @@ def proxy(server: RedisServer) -> Iterator[TcpProxy]:
         yield one
 
 
-async def until(condition: Callable[[], bool], seconds: float = 8.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

@@ -48,7 +48,7 @@ def provider_environment(fakes: Mapping[str, FakeProvider]) -> dict[str, str]:
 def run(*arguments: str, home: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command that is expected to exit by itself."""
     return subprocess.run(
-        [SVC, *arguments], env=environment(home, env), cwd=home, capture_output=True, text=True, timeout=30, check=False
+        [SVC, *arguments], env=environment(home, env), cwd=home, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -92,7 +92,7 @@ class Gateway:
         match = ADDRESS.search(self.log)
         return int(match.group(1)) if match else 0
 
-    def start(self, timeout: float = 20.0) -> Gateway:
+    def start(self, timeout: float = 60.0) -> Gateway:
         self.launch()
         deadline = time.monotonic() + timeout
         while not (port := self.printed_port()):
@@ -112,7 +112,7 @@ class Gateway:
         """The content of standard output and standard error so far."""
         return self.log_path.read_text(encoding="utf-8") if self.log_path.exists() else ""
 
-    def logged(self, text: str, timeout: float = 5.0) -> str:
+    def logged(self, text: str, timeout: float = 20.0) -> str:
         """Wait until a line holds `text` and return all complete lines. The last line may still be incomplete."""
         deadline = time.monotonic() + timeout
         while text not in (lines := self.log.rpartition("\n")[0]):
@@ -124,7 +124,7 @@ class Gateway:
     def send_sigterm(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 
-    def stop(self, timeout: float = 10.0) -> int:
+    def stop(self, timeout: float = 30.0) -> int:
         """Send SIGTERM and return the exit status."""
         if self.process.poll() is None:
             self.send_sigterm()
@@ -137,7 +137,7 @@ class Gateway:
 
     # clients
 
-    def raw(self, *, timeout: float = 10.0, source: str = "127.0.0.1") -> RawClient:
+    def raw(self, *, timeout: float = 30.0, source: str = "127.0.0.1") -> RawClient:
         return RawClient(self.port, timeout=timeout, source=source)
 
     def request(self, method: str, path: str, body: Any = None, *, key: str | None = KEY, **more: Any) -> Got:
@@ -156,11 +156,11 @@ class Gateway:
     def openai(self, **more: Any) -> openai.OpenAI:
         """Return an SDK client that loads no certificates: loading takes longer than most tests."""
         plain = openai.DefaultHttpxClient(verify=False)
-        base = {"base_url": f"{self.url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 10, "http_client": plain}
+        base = {"base_url": f"{self.url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 30, "http_client": plain}
         return openai.OpenAI(**{**base, **more})
 
     def anthropic(self, **more: Any) -> anthropic.Anthropic:
         """Return an SDK client that loads no certificates."""
         plain = anthropic.DefaultHttpxClient(verify=False)
-        base = {"base_url": self.url, "api_key": KEY, "max_retries": 0, "timeout": 10, "http_client": plain}
+        base = {"base_url": self.url, "api_key": KEY, "max_retries": 0, "timeout": 30, "http_client": plain}
         return anthropic.Anthropic(**{**base, **more})

@@ -151,7 +151,7 @@ async def test_local_model_exits_with_parent(model_path: Path, number: signal.Si
         child = int(await asyncio.to_thread(parent.stdout.readline))
         assert not has_exited(child)
         parent.send_signal(number)
-        await until(lambda: has_exited(child), 5)
+        await until(lambda: has_exited(child), 20)
 
 
 @pytest.mark.parametrize(

@@ -127,12 +127,12 @@ def test_breaker_client_disconnects_do_not_open_it(start_gateway: StartGateway, 
 
 
 def test_breaker_total_timeouts_open_it(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
-    started = start_gateway(config="[gateway]\ntotal_timeout = 0.5\n")
+    started = start_gateway(config="[gateway]\ntotal_timeout = 3\n")
     provider_a.always_plays(stall())
     assert {got.status for got in send_many(started, 20)} == {502}
     began = time.monotonic()
     assert started.chat().status == 502
-    assert time.monotonic() - began < 0.3
+    assert time.monotonic() - began < 2.5
     assert len(provider_a.requests) == 20
 
 
@@ -305,7 +305,7 @@ def test_dns_timeout_for_one_provider_does_not_affect_others(fakes: Mapping[str,
         "PROVIDER_A_BASE_URL": "http://silent.example/v1",
         "PROVIDER_B_BASE_URL": f"http://localhost:{fakes['B'].port}",
     }
-    gateway = Gateway(tmp_path, env=env, config="[gateway]\nconnect_timeout = 1\n[routing]\nbreaker = false\n")
+    gateway = Gateway(tmp_path, env=env, config="[gateway]\nconnect_timeout = 3\n[routing]\nbreaker = false\n")
     gateway.command = [sys.executable, "-c", SLOW_RESOLVER]
     gateway.start()
     with ThreadPoolExecutor(60) as pool:
@@ -313,7 +313,7 @@ def test_dns_timeout_for_one_provider_does_not_affect_others(fakes: Mapping[str,
         time.sleep(0.3)
         began = time.monotonic()
         assert gateway.chat(CLAUDE).status == 200
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < 2.5
         assert {one.result().status for one in pending} == {502}
     assert gateway.stop() == 0
     assert "Traceback" not in gateway.log

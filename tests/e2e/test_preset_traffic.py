@@ -336,7 +336,7 @@ def test_gemini_response_without_usage_or_id_is_counted(running: Gateway, vendor
         listed = running.request("GET", "/v1/usage?limit=1000").json["data"]
         return [entry for entry in listed if entry["request_id"] in request_ids]
 
-    until(lambda: len(entries()) == 2, 10)
+    until(lambda: len(entries()) == 2, 20)
     for entry in entries():
         assert (entry["provider"], entry["estimated"]) == ("gemini", True)
         assert entry["prompt_tokens"] > 0

@@ -113,7 +113,7 @@ def test_reload_rereads_provider_key_file(
         file.write_text("sk-rotated-key\n")
         reload(gateway)
         # With several workers, those with the old key accept requests until they receive SIGTERM.
-        until(lambda: {gateway.chat().status for _ in range(6)} == {200}, 15)
+        until(lambda: {gateway.chat().status for _ in range(6)} == {200}, 20)
     finally:
         provider.key = old
         provider.complaints.clear()
@@ -217,7 +217,7 @@ def test_reload_pending_restart_is_logged_at_each_reload(start_gateway: StartGat
     write(gateway, "[gateway]\nhost = '0.0.0.0'\n")
     for count in (1, 2):
         reload(gateway)
-        until(lambda count=count: gateway.log.count("only after a restart: [gateway] host") == count, 10)  # type: ignore[misc]
+        until(lambda count=count: gateway.log.count("only after a restart: [gateway] host") == count, 20)  # type: ignore[misc]
     refused = gateway.request("GET", "/", headers={"host": "rebound.example"}, key=None)
     assert refused.status == 421, "the gateway still listens on a loopback address"
 

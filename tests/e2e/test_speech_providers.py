@@ -112,7 +112,7 @@ def test_speech_client_disconnect_closes_upstream(gateway: Gateway, provider_a: 
         client.read_until(b"one")
         seen = provider_a.wait()
         left = time.monotonic()
-    assert seen.wait_left() - left < 0.5
+    assert seen.wait_left() - left < 5
 
 
 def test_speech_connection_is_reused_after_audio(gateway: Gateway, provider_a: FakeProvider) -> None:

@@ -63,7 +63,7 @@ class Collector:
         self.until(lambda: len(self.spans) >= count, timeout)
         return sorted(self.spans, key=lambda span: (span.start_time_unix_nano, span.kind))
 
-    def until(self, condition: Callable[[], bool], timeout: float = 15.0) -> None:
+    def until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
         """Wait for a condition on what was received. Raises TimeoutError."""
         deadline = time.monotonic() + timeout
         with self._changed:

@@ -50,7 +50,7 @@ class Got:
 class RawClient:
     """A connection from `source` to 127.0.0.1:port. Every wait raises TimeoutError after `timeout` seconds."""
 
-    def __init__(self, port: int, *, timeout: float = 10.0, source: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, *, timeout: float = 30.0, source: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout, source_address=(source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._parser: Any = None

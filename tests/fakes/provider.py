@@ -64,7 +64,7 @@ class Recorded:
     def json(self) -> Any:
         return json.loads(self.body)
 
-    def wait_left(self, timeout: float = 5.0) -> float:
+    def wait_left(self, timeout: float = 20.0) -> float:
         """Return when the client disconnected. Raises TimeoutError."""
         if not self.disconnected.wait(timeout) or self.left is None:
             raise TimeoutError(f"the client kept the connection; sent: {'all' if self.played else self.sent}")
@@ -120,12 +120,12 @@ class FakeProvider:
         self.requests.clear()
         self.complaints.clear()
 
-    def wait(self, count: int = 1, timeout: float = 5.0) -> Recorded:
+    def wait(self, count: int = 1, timeout: float = 20.0) -> Recorded:
         """Return the request number `count` since the last reset, once it is complete. Raises TimeoutError."""
         self.until(lambda: len(self.requests) >= count, timeout)
         return self.requests[count - 1]
 
-    def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    def until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
         """Wait for a change in the fake, such as a request, a connection or a played script."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):

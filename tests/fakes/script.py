@@ -78,7 +78,7 @@ class Gate:
         self.arrived = threading.Event()
         self.opened = threading.Event()
 
-    def reached(self, timeout: float = 5.0) -> None:
+    def reached(self, timeout: float = 20.0) -> None:
         """Wait until the script reaches the gate. Raises TimeoutError."""
         if not self.arrived.wait(timeout):
             raise TimeoutError("the script did not reach the gate")

@@ -134,7 +134,7 @@ def test_gateway_all_features_with_random_faults_reports_every_outcome_truthfull
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 seen = Counter(pool.map(lambda number: send_request(gateway, number), range(REQUESTS)))
             for fake in (a, b, c):
-                fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 3.0)
+                fake.until(lambda fake=fake: not any(one.busy for one in fake.connections), 20)
             page = gateway.request("GET", "/metrics").body.decode()
         finally:
             status = gateway.stop()

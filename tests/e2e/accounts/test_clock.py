@@ -62,7 +62,7 @@ class Machine:
             found[:] = self.command("usage")
             return len(found) >= count
 
-        until(complete, 15)
+        until(complete, 20)
         return found
 
 

@@ -47,7 +47,7 @@ def entry(gateway: Gateway, request_id: str) -> dict[str, Any]:
             found.append(json.loads(done.stdout))
         return bool(found)
 
-    until(is_found, 5)
+    until(is_found, 20)
     return found[0]
 
 
@@ -253,7 +253,7 @@ def test_ephemeral_key_never_outlives_its_parent(gateway: Gateway) -> None:
     parent = create(gateway, "--name", "short", "--expires", end.isoformat())["key"]
     made = make(gateway, parent, {"expires_in": 86_400})
     assert made["expires_at"] == int(end.timestamp())
-    until(lambda: chat(gateway, made["key"]) == 401, 3)
+    until(lambda: chat(gateway, made["key"]) == 401, 20)
 
 
 @pytest.mark.parametrize("action", ["revoke", "rotate"])
@@ -266,7 +266,7 @@ def test_ephemeral_key_ends_with_its_parent(gateway: Gateway, action: str) -> No
             assert raw.request("POST", "/v1/chat/completions", body, key=made["key"]).status == 200
         options = () if action == "revoke" else ("--grace", "0")
         assert run("keys", action, parent["id"], *options, home=gateway.home).returncode == 0
-        until(lambda: raw.request("POST", "/v1/chat/completions", body, key=made["key"]).status == 401, 1.0)
+        until(lambda: raw.request("POST", "/v1/chat/completions", body, key=made["key"]).status == 401, 20)
     assert ask(gateway, made["key"]).code == "authentication_error"
 
 
@@ -276,7 +276,7 @@ def test_ephemeral_key_survives_a_rotation_as_long_as_the_previous_secret(gatewa
     assert run("keys", "rotate", parent["id"], "--grace", "3", "--json", home=gateway.home).returncode == 0
     during = make(gateway, parent["key"], {"expires_in": 600})
     assert {chat(gateway, key["key"]) for key in (before, during)} == {200}
-    until(lambda: {chat(gateway, key["key"]) for key in (before, during)} == {401}, 4)
+    until(lambda: {chat(gateway, key["key"]) for key in (before, during)} == {401}, 20)
 
 
 def test_ephemeral_key_is_narrowed_with_its_parent(gateway: Gateway) -> None:
@@ -284,11 +284,11 @@ def test_ephemeral_key_is_narrowed_with_its_parent(gateway: Gateway) -> None:
     made = make(gateway, parent["key"], {"models": [GPT, CLAUDE], "scopes": ["chat"]})
     assert chat(gateway, made["key"], CLAUDE) == 200
     assert run("keys", "change", parent["id"], "--models", GPT, home=gateway.home).returncode == 0
-    until(lambda: chat(gateway, made["key"], CLAUDE) == 404, 1.0)
+    until(lambda: chat(gateway, made["key"], CLAUDE) == 404, 20)
     assert run("keys", "change", parent["id"], "--scope", "speech", home=gateway.home).returncode == 0
-    until(lambda: chat(gateway, made["key"]) == 403, 1.0)
+    until(lambda: chat(gateway, made["key"]) == 403, 20)
     assert run("keys", "change", parent["id"], "--scope", "chat", "--rpm", "2", home=gateway.home).returncode == 0
-    until(lambda: chat(gateway, made["key"]) == 429, 1.0)
+    until(lambda: chat(gateway, made["key"]) == 429, 20)
 
 
 def test_ephemeral_key_own_rpm_and_that_of_its_parent_apply(gateway: Gateway) -> None:
@@ -313,7 +313,7 @@ def test_ephemeral_key_own_budget_is_kept_over_a_restart(start_gateway: StartGat
     gateway = start_gateway()
     parent = create(gateway, "--name", "app", "--budget-usd", "5")["key"]
     made, other = (make(gateway, parent, {"budget_usd": 0.00007}) for _ in range(2))
-    until(lambda: ask(gateway, made["key"], max_tokens=50).status == 429, 5)
+    until(lambda: ask(gateway, made["key"], max_tokens=50).status == 429, 20)
     refused = ask(gateway, made["key"], max_tokens=50)
     assert refused.json["error"]["type"] == "insufficient_quota"
     assert "$0.00007" in refused.json["error"]["message"]
@@ -350,12 +350,12 @@ def test_ephemeral_key_two_nodes_on_postgresql_need_no_database_to_accept_it(
     made = make(nodes[0], parent["key"], {"rpm": 50, "budget_usd": 1})
     assert [ask(node, made["key"]).status for node in nodes] == [200, 200]
     postgres.start()
-    until(lambda: all(not node.request("GET", "/health?verbose=1").json["degraded"] for node in nodes), 10)
+    until(lambda: all(not node.request("GET", "/health?verbose=1").json["degraded"] for node in nodes), 20)
     fresh = make(nodes[1], parent["key"], {"budget_usd": 1})
-    until(lambda: len(command(nodes[0], url, "usage", "--limit", "10")) == 2, 5)
+    until(lambda: len(command(nodes[0], url, "usage", "--limit", "10")) == 2, 20)
     assert [ask(node, fresh["key"]).status for node in nodes] == [200, 200]
     command(nodes[1], url, "keys", "revoke", parent["id"])
-    until(lambda: {chat(node, key["key"]) for node in nodes for key in (made, fresh)} == {401}, 1.0)
+    until(lambda: {chat(node, key["key"]) for node in nodes for key in (made, fresh)} == {401}, 20)
 
 
 def test_ephemeral_key_two_nodes_on_one_sqlite_file_accept_it(start_gateway: StartGateway, tmp_path: Path) -> None:
@@ -364,11 +364,11 @@ def test_ephemeral_key_two_nodes_on_one_sqlite_file_accept_it(start_gateway: Sta
     parent = command(nodes[0], url, "keys", "create", "--name", "app")
     made = make(nodes[0], parent["key"])
     assert [chat(node, made["key"]) for node in nodes * 2] == [200] * 4
-    until(lambda: len(command(nodes[0], url, "usage", "--limit", "10")) == 4, 5)
+    until(lambda: len(command(nodes[0], url, "usage", "--limit", "10")) == 4, 20)
     rows = command(nodes[0], url, "usage", "--limit", "10")
     assert [(row["key_id"], row["ephemeral_id"]) for row in rows] == [(parent["id"], made["id"])] * 4
     command(nodes[1], url, "keys", "revoke", parent["id"])
-    until(lambda: [chat(node, made["key"]) for node in nodes] == [401, 401], 2.0)
+    until(lambda: [chat(node, made["key"]) for node in nodes] == [401, 401], 20)
 
 
 def test_ephemeral_key_of_a_configured_key_works_on_nodes_that_share_nothing(start_gateway: StartGateway) -> None:
@@ -386,7 +386,7 @@ def test_ephemeral_key_limits_hold_over_workers_and_every_worker_revokes_it(star
     other = make(gateway, parent["key"])
     assert sorted(chat(gateway, other["key"]) for _ in range(24)) == [200] * 20 + [429] * 4
     assert run("keys", "revoke", parent["id"], home=gateway.home).returncode == 0
-    until(lambda: {chat(gateway, made["key"]) for _ in range(8)} == {401}, 2.0)
+    until(lambda: {chat(gateway, made["key"]) for _ in range(8)} == {401}, 20)
 
 
 def test_ephemeral_key_limits_hold_over_nodes_that_share_redis(nodes: Nodes) -> None:
@@ -394,7 +394,7 @@ def test_ephemeral_key_limits_hold_over_nodes_that_share_redis(nodes: Nodes) -> 
     made = make(one, KEY, {"rpm": 6})
     assert [chat(node, made["key"]) for node in (one, two) * 4] == [200] * 6 + [429] * 2
     poor = make(two, KEY, {"budget_usd": 0.00012})
-    until(lambda: [ask(node, poor["key"], max_tokens=50).status for node in (one, two)] == [429, 429], 5)
+    until(lambda: [ask(node, poor["key"], max_tokens=50).status for node in (one, two)] == [429, 429], 20)
 
 
 def test_ephemeral_keys_of_one_parent_do_not_share_stored_responses(start_gateway: StartGateway) -> None:

@@ -90,7 +90,7 @@ def priced_entry(gateway: Gateway, request_id: str) -> dict[str, Any]:
         rows[:] = gateway.request("GET", f"/v1/usage?request={request_id}").json["data"]
         return bool(rows) and rows[0]["cost_formula"] is not None
 
-    until(is_priced, 10)
+    until(is_priced, 20)
     return rows[0]
 
 

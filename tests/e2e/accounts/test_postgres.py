@@ -49,13 +49,13 @@ def test_postgres_outage_under_load_loses_no_request_or_ledger_entry(start_gatew
         thread.start()
     time.sleep(0.5)
     server.stop()
-    until(lambda: gateway.request("GET", "/health?verbose=1", key=None).json["degraded"] == ["keys", "ledger"], 5)
+    until(lambda: gateway.request("GET", "/health?verbose=1", key=None).json["degraded"] == ["keys", "ledger"], 20)
     before = len(statuses)
     time.sleep(1.5)
     assert len(statuses) > before
     assert chat(gateway, "svc_sk_never-seen-before") == 429
     server.start()
-    until(lambda: gateway.request("GET", "/health?verbose=1", key=None).json["degraded"] == [], 10)
+    until(lambda: gateway.request("GET", "/health?verbose=1", key=None).json["degraded"] == [], 20)
     stop.set()
     for thread in threads:
         thread.join(10)

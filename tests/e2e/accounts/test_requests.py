@@ -37,7 +37,7 @@ def test_requests_page_by_page_and_each_key_its_own(gateway: Gateway) -> None:
     for _ in range(3):
         assert chat(gateway, made["key"]) == 200
     assert chat(gateway, made["key"], CLAUDE) == 200
-    until(lambda: len(search(gateway, "", made["key"])["data"]) == 4, 10.0)
+    until(lambda: len(search(gateway, "", made["key"])["data"]) == 4, 20)
     first = search(gateway, "?limit=3", made["key"])
     second = search(gateway, f"?limit=3&cursor={first['next_cursor']}", made["key"])
     assert (len(first["data"]), len(second["data"]), second["next_cursor"]) == (3, 1, None)
@@ -54,7 +54,7 @@ def test_request_by_its_id_or_the_clients(gateway: Gateway) -> None:
     ids = {"x-request-id": f"mine-{time.time()}"}
     got = gateway.request("POST", "/v1/chat/completions", body, key=made["key"], headers=ids)
     id = got.headers["x-request-id"]
-    until(lambda: gateway.request("GET", f"/v1/requests/{id}", key=made["key"]).status == 200, 10.0)
+    until(lambda: gateway.request("GET", f"/v1/requests/{id}", key=made["key"]).status == 200, 20)
     entry = admin("GET", f"/v1/requests/{id}", at="/v1/requests/{id}").json
     assert entry["request_id"] == id
     assert entry["attempts_detail"][0]["outcome"] == "ok"
@@ -116,7 +116,7 @@ def test_refused_requests_of_other_workers_are_listed(start_gateway: StartGatewa
     for _ in range(12):
         got = gateway.request("POST", "/v1/chat/completions", {"model": "nope", "messages": HI})
         ids.add(got.headers["x-request-id"])
-    until(lambda: {row["request_id"] for row in refused(gateway, "?code=model_not_found", gateway.key)} >= ids, 10.0)
+    until(lambda: {row["request_id"] for row in refused(gateway, "?code=model_not_found", gateway.key)} >= ids, 20)
 
 
 def test_overview_of_the_admin_and_of_one_key(gateway: Gateway) -> None:
@@ -126,7 +126,7 @@ def test_overview_of_the_admin_and_of_one_key(gateway: Gateway) -> None:
     assert (empty.json["is_empty"], empty.json["latency_ms"]) == (True, {"p50": None, "p99": None})
     for _ in range(2):
         assert chat(gateway, made["key"]) == 200
-    until(lambda: gateway.request("GET", "/v1/overview", key=made["key"]).json["totals"]["requests"] == 2, 10.0)
+    until(lambda: gateway.request("GET", "/v1/overview", key=made["key"]).json["totals"]["requests"] == 2, 20)
     own = gateway.request("GET", "/v1/overview", key=made["key"]).json
     entries = search(gateway, "", made["key"])["data"]
     assert own["totals"]["cost_usd"] == round(sum(row["cost_usd"] for row in entries), 9)
@@ -135,7 +135,7 @@ def test_overview_of_the_admin_and_of_one_key(gateway: Gateway) -> None:
     assert sum(point["requests"] for point in own["per_minute"]) == 2
     assert (own["keys"], own["providers"], own["open_streams"], own["is_empty"]) == (None, None, None, False)
     assert own["degraded"] is None
-    until(lambda: admin("GET", "/v1/overview").json["totals"]["requests"] >= 2, 10.0)
+    until(lambda: admin("GET", "/v1/overview").json["totals"]["requests"] >= 2, 20)
     all_keys = admin("GET", "/v1/overview").json
     assert all_keys["keys"] >= 2
     assert {row["name"]: row["has_key"] for row in all_keys["providers"]}["openai"]
@@ -150,7 +150,7 @@ def test_overview_is_shared_for_a_moment(gateway: Gateway) -> None:
         began = time.time()
         return datetime.fromisoformat(admin("GET", "/v1/overview").json["until"]).timestamp() <= began
 
-    until(is_from_before, 10.0)
+    until(is_from_before, 20)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_usage_series_equals_the_entries_as_json_and_csv(gateway: Gateway) -> No
     admin, made = Admin(gateway), create(gateway, "--name", "=series", "--tag", "team=series")
     for _ in range(3):
         assert chat(gateway, made["key"]) == 200
-    until(lambda: len(search(gateway, "", made["key"])["data"]) == 3, 10.0)
+    until(lambda: len(search(gateway, "", made["key"])["data"]) == 3, 20)
     entries = search(gateway, "", made["key"])["data"]
     for query in ("", "?interval=minute&since=5h", "?status=ok", "?interval=day"):
         own = gateway.request("GET", f"/v1/usage/series{query}", key=made["key"])

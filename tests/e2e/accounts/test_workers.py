@@ -71,7 +71,7 @@ def test_workers_rolling_restart_loses_no_response(gateway: Gateway, provider_a:
     with Clients([gateway.port], KEY, 6, streams=0.5, keep=keep) as clients:
         (gateway.home / "given.toml").write_text("[gateway]\nworkers = 3\ndrain_timeout = 5\n[limits]\nrpm = 100000\n")
         gateway.process.send_signal(signal.SIGHUP)
-        until(lambda: len(workers_of(gateway)) == 3 and not before & set(workers_of(gateway)), 15)
+        until(lambda: len(workers_of(gateway)) == 3 and not before & set(workers_of(gateway)), 20)
         time.sleep(0.3)
     reader.join(10)
     assert b"[DONE]" in stream[0]
@@ -103,7 +103,7 @@ def test_workers_sigterm_in_mid_stream_completes_stream(gateway: Gateway, provid
 def test_workers_killed_worker_is_replaced(gateway: Gateway) -> None:
     before = workers_of(gateway)
     os.kill(before[0], signal.SIGKILL)
-    until(lambda: len(workers_of(gateway)) == 3 and before[0] not in workers_of(gateway), 10)
+    until(lambda: len(workers_of(gateway)) == 3 and before[0] not in workers_of(gateway), 20)
     assert set(before[1:]) < set(workers_of(gateway))
     assert {gateway.chat().status for _ in range(12)} == {200}
 
@@ -122,7 +122,7 @@ def test_workers_supervisor_killed_exit(start_gateway: StartGateway) -> None:
     orphans = workers_of(gateway)
     gateway.process.kill()
     gateway.process.wait(5)
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), 5)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), 20)
     gateway.start()
     assert gateway.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}).status == 200
     files = [path.name for path in (gateway.home / "svc" / "run").iterdir() if path.is_file()]

@@ -64,7 +64,7 @@ class Machine:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=10)
+            process.communicate(timeout=30)
 
 
 class Server:
@@ -96,7 +96,7 @@ def machine(tmp_path):
         each.stop()
 
 
-def until(condition, seconds=10.0):
+def until(condition, seconds=20.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

@@ -272,7 +272,7 @@ def test_http_issued_key_scopes_are_enforced(registry, tmp_path):
         assert ask(server, "GET", "/index", authorization=bearer)[0].status == read
         assert ask(server, "PUT", path, data, authorization=bearer)[0].status == write
     one.run("keys", "revoke", reader["id"])
-    until(lambda: ask(server, "GET", big, authorization=f"Bearer {reader['key']}")[0].status == 401, 5)
+    until(lambda: ask(server, "GET", big, authorization=f"Bearer {reader['key']}")[0].status == 401, 20)
 
 
 def test_http_index_json_entry_outside_root_is_not_served(registry, tmp_path):

@@ -276,7 +276,7 @@ def test_client_close_closes_connections(server: FakeProvider) -> None:
         client.chat("Hi")
         list(client.chat("Hi", stream=True))
         assert len(server.connections) == 1
-    server.until(lambda: not server.connections, 2.0)
+    server.until(lambda: not server.connections, 20)
 
 
 def test_client_breaker_half_open_probe_closes_it(server: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:

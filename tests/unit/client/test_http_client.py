@@ -247,7 +247,7 @@ def test_live_proxy_tunnels_tls(
     tmp_path: Path, certificate_file: Path, monkeypatch: pytest.MonkeyPatch, explicit: bool
 ) -> None:
     with (
-        serve(_serve_live, "localhost", closed_port(), ssl=context(certificate_file)) as live_server,
+        serve(_serve_live, "localhost", 0, ssl=context(certificate_file)) as live_server,
         ForwardProxy(tmp_path, CREDENTIALS) as proxy,
     ):
         thread = threading.Thread(target=live_server.serve_forever, daemon=True)
@@ -474,11 +474,11 @@ def test_chat_stream_closed_by_other_thread_wakes_reader(plain_server: FakeProvi
 
 def test_chat_timeout_limits_a_stream_that_stalls_late(chat: Chat, plain_server: FakeProvider) -> None:
     completion = answer(200, openai_wire.chat("ok"))
-    plain_server.plays(completion, completion, sse(openai_wire.stream()[:3], end=pause(0.4) + stall()))
+    plain_server.plays(completion, completion, sse(openai_wire.stream()[:3], end=pause(1.0) + stall()))
     started_at = time.monotonic()
     with pytest.raises(errors.GatewayFailed, match="timed out"):
-        chat(plain_server, timeout_s=0.6)
-    assert time.monotonic() - started_at < 1.0
+        chat(plain_server, timeout_s=1.5)
+    assert time.monotonic() - started_at < 2.4
 
 
 def test_client_idle_connection_reset_by_server_is_not_a_failure(chat: Chat, plain_server: FakeProvider) -> None:

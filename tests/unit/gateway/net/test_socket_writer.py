@@ -48,13 +48,13 @@ async def connected() -> AsyncIterator[tuple[WriterProtocol, socket.socket]]:
         peer.setblocking(False)
         yield protocol, peer
         protocol.transport.abort()
-        await asyncio.wait_for(asyncio.shield(protocol.lost), 5)
+        await asyncio.wait_for(asyncio.shield(protocol.lost), 20)
 
 
 async def read(peer: socket.socket, size: int) -> bytes:
     parts = b""
     while len(parts) < size:
-        part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(peer, size - len(parts)), 5)
+        part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(peer, size - len(parts)), 20)
         if not part:
             break
         parts += part
@@ -120,7 +120,7 @@ def test_socket_writer_lost_connection_does_not_write_to_reused_descriptor(
             protocol.writer.write(b"one")
             number = protocol.transport.get_extra_info("socket").fileno()
             protocol.transport.abort()
-            await asyncio.wait_for(asyncio.shield(protocol.lost), 5)
+            await asyncio.wait_for(asyncio.shield(protocol.lost), 20)
             await asyncio.sleep(0.01)
             local, remote = sorted(socket.socketpair(), key=lambda each: each.fileno() != number)
             with local, remote:
@@ -166,7 +166,7 @@ def test_socket_writer_broken_connection_calls_connection_lost(
             peer.close()
             for _ in range(3):
                 protocol.writer.write(b"two")
-            assert isinstance(await asyncio.wait_for(asyncio.shield(protocol.lost), 5), ConnectionError)
+            assert isinstance(await asyncio.wait_for(asyncio.shield(protocol.lost), 20), ConnectionError)
 
     run(new_loop, main())
 

@@ -318,7 +318,7 @@ async def test_tls_response_read_with_pauses_is_complete(trusted: Path) -> None:
     with FakeProvider(OpenAIWire(), tls=context(trusted)) as fake:
         fake.plays(answer(200, openai_wire.chat(LONG)) + fin())
         await asyncio.get_running_loop().create_connection(lambda: tls, "127.0.0.1", fake.port)
-        await asyncio.wait_for(tls.handshake_done, 5)
+        await asyncio.wait_for(tls.handshake_done, 20)
         request = request_bytes("POST", "/v1/chat/completions", HI, key=fake.key)
         reader.transport.writelines((request[:20], request[20:]))
         await asyncio.wait_for(reader.lost.wait(), 10)

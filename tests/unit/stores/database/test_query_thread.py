@@ -56,7 +56,7 @@ async def test_query_of_several_statements_is_told_to_stop(queries: QueryThread)
     task = asyncio.ensure_future(queries.run_cancellable(wait_for_stop))
     await asyncio.sleep(0.1)
     task.cancel()
-    assert await asyncio.wait_for(queries.run_query(lambda database: database.count_keys()), 5) == 0
+    assert await asyncio.wait_for(queries.run_query(lambda database: database.count_keys()), 20) == 0
     await asyncio.gather(task, return_exceptions=True)
 
 
@@ -72,8 +72,8 @@ async def test_client_that_disconnects_cancels_the_query(queries: QueryThread) -
     await asyncio.sleep(0.2)
     assert not task.done()
     disconnected.set()
-    assert await asyncio.wait_for(task, 5) is None
-    assert await asyncio.wait_for(queries.run_query(lambda database: database.count_keys()), 5) == 0
+    assert await asyncio.wait_for(task, 20) is None
+    assert await asyncio.wait_for(queries.run_query(lambda database: database.count_keys()), 20) == 0
 
 
 async def test_close_interrupts_the_running_query_and_rejects_waiting_ones(queries: QueryThread) -> None:
