@@ -47,6 +47,7 @@ MAX_SECRET_CHARACTERS: Final = 512
 """Maximum characters of a key. A longer one is rejected without being hashed."""
 _clock: Final = time.time  # avoids an attribute lookup on the hot path
 ISSUED_KEY_PREFIX: Final = "svc_sk_"
+CONFIGURED_KEYS_VARIABLE: Final = "SVC_API_KEYS"
 NEW_KEY_HINT: Final = "The gateway's operator creates keys with: svc keys create"
 INVALID_KEY_MESSAGE: Final = f"The API key is not valid. {NEW_KEY_HINT}"
 INVALID_SESSION_MESSAGE: Final = "The session has ended. Log in again."
@@ -101,7 +102,7 @@ class Keyring:
         self._configured_parents: dict[str, tuple[bytes, bytes]] | None = None
         """Digest and signing key of each configured key, by reference. None until an ephemeral key needs them."""
         self._stretch_callbacks: list[Callable[[], None]] = []
-        self._add("SVC_API_KEYS", configured_secrets, CONFIGURED_SCOPES)
+        self._add(CONFIGURED_KEYS_VARIABLE, configured_secrets, CONFIGURED_SCOPES)
         self._add("SVC_REGISTRY_KEYS", publishers, PUBLISHER_SCOPES)
         self._add("console", console_secrets, CONSOLE_SCOPES)
 
@@ -116,6 +117,10 @@ class Keyring:
                 name=f"{variable_name} #{number}",
                 scopes=scopes if existing is None else scopes | existing.scopes,
             )
+
+    def configured_keys(self) -> list[ApiKey]:
+        """Return the keys of SVC_API_KEYS, in their order."""
+        return [key for key in self._keys.values() if key.name.startswith(f"{CONFIGURED_KEYS_VARIABLE} #")]
 
     def require_cached(self, secret: str | None) -> ApiKey:
         """Return the key of a secret if it is cached. Raises AuthenticationFailed."""

@@ -47,7 +47,7 @@ from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.stored_responses.store import ResponseStore
 from svc.ledger_queries.process import QueryProcess
 from svc.settings import Settings
-from svc.speech.metrics import SpeechMetrics
+from svc.speech.accounting import SpeechMetrics
 from svc.speech.model import MODEL_DESCRIPTION_FILE_NAME
 from svc.speech.model_catalog import SpeechBundleSource
 from svc.speech.routes import routes as speech_routes
@@ -56,7 +56,6 @@ from svc.stores.bundles.content_index import BundleContentIndex
 from svc.stores.bundles.factory import open_store
 from svc.stores.bundles.install import find_unpacked
 from svc.stores.database.factory import open_state_database
-from svc.stores.database.query_thread import QueryThread
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.factory import connect_redis
 from svc.telemetry import LineWriter, RotatedFile
@@ -83,7 +82,6 @@ async def gateway_services(
         _database_thread(settings, "admin") as admin_database,
         _database_thread(settings, "responses") as responses_database,
         contextlib.aclosing(QueryProcess(settings.environ, settings.home)) as queries,
-        _query_thread(settings) as explanations,
         _refusal_log(settings) as refusals,
         connect_redis(settings.environ) as redis,
         run_request_traces(
@@ -93,7 +91,6 @@ async def gateway_services(
         ) as (
             trace_observers,
             trace_metrics,
-            export_speech_work,
         ),
         _access_log_writer(settings, writer) as access_log_writer,
         open_cache(settings) as cache,
@@ -108,24 +105,21 @@ async def gateway_services(
             response_store=ResponseStore(responses_database, prunes=settings.responses.store),
             observers=(refusals, *trace_observers, *observers),
             extra_metrics=lambda: {**speech_metrics.values(), **trace_metrics()},
-            extra_histograms=speech_metrics.histograms,
         ) as (context, metrics_publisher, local_models),
         _speech_service(settings, context, speech_metrics) as speech,
-        run_voices(settings, context, speech_metrics) as voices,
+        run_voices(settings, context) as voices,
         contextlib.aclosing(EventPublisher(context, queries, metrics_publisher)) as events,
         contextlib.aclosing(_bundle_access(settings, registry_url)) as bundle_access,
     ):
-        if export_speech_work is not None:
-            speech_metrics.on_work = export_speech_work
         data_routes = [
             *speech_routes(speech, voices.list_entries),
             *stored_response_routes(context, admin_database),
             *ephemeral_key_routes(context),
         ]
         admin_routes = [
-            *_usage_routes(context, admin_database, queries, explanations, refusals, metrics_publisher),
+            *_usage_routes(context, queries, refusals, metrics_publisher),
             *events.routes(),
-            *_admin_routes(context, admin_database, metrics_publisher, bundle_access),
+            *_admin_routes(context, admin_database, queries, metrics_publisher, bundle_access),
             *_console_routes(settings, context, login_links),
         ]
         routes = [
@@ -157,15 +151,13 @@ async def gateway_services(
 
 def _usage_routes(
     context: GatewayContext,
-    database: DatabaseThread,
     queries: QueryProcess,
-    explanations: QueryThread,
     refusals: RefusalLog,
     metrics_publisher: MetricsPublisher,
 ) -> list[BaseRoute]:
     return [
-        *usage_routes(context, database, queries),
-        *RequestsApi(context, queries, explanations, refusals).routes(),
+        *usage_routes(context, queries),
+        *RequestsApi(context, queries, refusals).routes(),
         *overview_routes(context, queries, metrics_publisher),
     ]
 
@@ -173,11 +165,12 @@ def _usage_routes(
 def _admin_routes(
     context: GatewayContext,
     database: DatabaseThread,
+    queries: QueryProcess,
     metrics_publisher: MetricsPublisher,
     bundle_access: BundleAccess,
 ) -> list[BaseRoute]:
     return [
-        *AdminApi(context, database, metrics_publisher).routes(),
+        *AdminApi(context, database, queries, metrics_publisher).routes(),
         *ProviderApi(context, metrics_publisher, load_endpoints()).routes(),
         *BundleApi(context, bundle_access).routes(),
         *UploadApi(context, bundle_access).routes(),
@@ -237,15 +230,6 @@ async def _refusal_log(settings: Settings) -> AsyncIterator[RefusalLog]:
         yield refusals
     finally:
         await refusals.close()
-
-
-@contextlib.asynccontextmanager
-async def _query_thread(settings: Settings) -> AsyncIterator[QueryThread]:
-    thread = QueryThread(open_state_database(settings.environ, settings.home))
-    try:
-        yield thread
-    finally:
-        await thread.close()
 
 
 @contextlib.asynccontextmanager

@@ -27,7 +27,7 @@ _TEXT_FILTERS: Final = ("model", "provider", "key", "code", "endpoint")
 FILTER_PARAMETERS: Final = frozenset({"since", "until", *_TEXT_FILTERS, "status", "http_status", "tag"})
 _SEARCH_PARAMETERS: Final = FILTER_PARAMETERS | {"request", "limit", "cursor"}
 _REFUSAL_PARAMETERS: Final = frozenset(
-    {"since", "until", "key", "model", "code", "http_status", "endpoint", "reached", "request", "limit"}
+    {"since", "until", "key", "model", "code", "http_status", "endpoint", "tag", "reached", "request", "limit"}
 )
 _MAX_SHOWN_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""

@@ -8,11 +8,16 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from svc.keys import lifecycle
+from svc.keys.lifecycle import ShownKey
 from svc.keys.request_search import parse_request_search, show_page
+from svc.keys.usage_query import UsageQuery
 from svc.keys.usage_series import csv_file_name, encode_csv, parse_series_request
+from svc.ledger_queries.explanation_facts import LimitUse, ProviderPace, read_limit_use, read_pace
 from svc.ledger_queries.overview import LedgerView, read_overview
 from svc.ledger_queries.recent_use import CurrentUse, read_recent_use
 from svc.stores.database.base import Database, LedgerEntry
+from svc.wire.limit_state import LimitState
 
 T = TypeVar("T")
 IsCancelled = Callable[[], bool]
@@ -101,7 +106,68 @@ class EntryQuery(LedgerQuery["LedgerEntry | None"], frozen=True, tag="entry"):
         return database.get_entry(self.request_id)
 
 
-AnyQuery = RequestsQuery | UsageSeriesQuery | OverviewQuery | RecentUseQuery | EntryQuery
+class PaceQuery(LedgerQuery["ProviderPace | None"], frozen=True, tag="pace"):
+    """What is usual at the provider of an entry."""
+
+    result_type: ClassVar[Any] = ProviderPace | None
+    entry: LedgerEntry
+
+    def execute(self, database: Database, is_cancelled: IsCancelled) -> ProviderPace | None:
+        """Return the medians, or None if there were too few other requests."""
+        return read_pace(database, self.entry, is_cancelled)
+
+
+class LimitUseQuery(LedgerQuery[LimitUse], frozen=True, tag="limit_use"):
+    """What used the limit of a key until a request was refused. `refused_at` is in Unix seconds."""
+
+    result_type: ClassVar[Any] = LimitUse
+    key_id: str
+    state: LimitState
+    refused_at: float
+
+    def execute(self, database: Database, is_cancelled: IsCancelled) -> LimitUse:
+        """Return the use."""
+        return read_limit_use(database, self.key_id, self.state, self.refused_at, is_cancelled)
+
+
+class UsageRowsQuery(LedgerQuery["list[dict[str, Any]]"], frozen=True, tag="usage"):
+    """The rows of `GET /v1/usage`."""
+
+    result_type: ClassVar[Any] = list[dict[str, Any]]
+    usage: UsageQuery
+
+    def execute(self, database: Database, is_cancelled: IsCancelled) -> list[dict[str, Any]]:
+        """Return the rows."""
+        return self.usage.execute(database)
+
+
+class KeysQuery(LedgerQuery["list[ShownKey]"], frozen=True, tag="keys"):
+    """The keys with their use, in the order of their ids."""
+
+    result_type: ClassVar[Any] = list[ShownKey]
+    after: str
+    limit: int
+    search: str
+    revoked: bool | None
+
+    def execute(self, database: Database, is_cancelled: IsCancelled) -> list[ShownKey]:
+        """Return the keys after an id."""
+        return lifecycle.list_keys(
+            database, after=self.after, limit=self.limit, search=self.search, revoked=self.revoked
+        )
+
+
+AnyQuery = (
+    RequestsQuery
+    | UsageSeriesQuery
+    | OverviewQuery
+    | RecentUseQuery
+    | EntryQuery
+    | PaceQuery
+    | LimitUseQuery
+    | UsageRowsQuery
+    | KeysQuery
+)
 
 
 class OpenDatabase(msgspec.Struct, frozen=True, tag="open"):

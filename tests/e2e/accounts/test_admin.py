@@ -18,7 +18,7 @@ from svc.app.services import gateway_services
 from svc.gateway.endpoints import load_endpoints
 from tests.e2e.accounts.test_keys import chat, create, until
 from tests.e2e.conftest import StartGateway
-from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
+from tests.e2e.harness import CLAUDE, GPT, HI, KEY, Gateway, run
 from tests.fakes import openai_wire
 from tests.fakes.http_client import Got
 from tests.fakes.provider import FakeProvider
@@ -169,6 +169,15 @@ def test_admin_keys_search_and_revoked_select_keys(admin: Admin) -> None:
     assert (len(page["data"]), page["has_more"]) == (1, True)
     got = admin("GET", "/v1/admin/keys?revoked=perhaps")
     assert (got.status, got.json["error"]["param"]) == (400, "revoked")
+
+
+def test_admin_keys_list_those_of_the_environment_without_secrets(admin: Admin) -> None:
+    got = admin("GET", "/v1/admin/keys?limit=1")
+    (configured,) = got.json["configured"]
+    assert configured["name"] == "SVC_API_KEYS #1"
+    assert configured["id"].startswith("env-")
+    assert configured["scopes"] == ["chat", "metrics", "registry:read", "speech"]
+    assert KEY.encode() not in got.body
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def refused(gateway: Gateway, query: str, key: str) -> list[dict[str, Any]]:
 
 
 def test_refused_requests_say_which_limit_and_why(gateway: Gateway) -> None:
-    admin, made = Admin(gateway), create(gateway, "--name", "tight", "--rpm", "1", "--models", GPT)
+    admin, made = Admin(gateway), create(gateway, "--name", "tight", "--rpm", "1", "--models", GPT, "--tag", "team=red")
     assert [chat(gateway, made["key"]) for _ in range(2)] == [200, 429]
     broken = gateway.request("POST", "/v1/chat/completions", b"{", key=made["key"])
     assert gateway.request("GET", "/v1/admin/keys", key=made["key"]).status == 403
@@ -85,6 +85,9 @@ def test_refused_requests_say_which_limit_and_why(gateway: Gateway) -> None:
         (broken.status, broken.json["error"]["code"]),
     }
     assert {row["key_id"] for row in rows} == {made["id"]}
+    assert [row["tags"] for row in rows] == [{"team": "red"}] * len(rows)
+    assert refused(gateway, "?tag=team:red", made["key"]) == rows
+    assert refused(gateway, "?tag=team:blue", made["key"]) == []
     (limited,) = refused(gateway, f"?reached=rpm&model={GPT}", made["key"])
     assert (limited["limit"], limited["model_asked"], limited["key_name"]) == ("rpm", GPT, "tight")
     assert "1 request per minute (rpm)" in limited["message"]

@@ -16,13 +16,15 @@ from starlette.routing import BaseRoute, Route
 from svc.errors import InvalidRequest
 from svc.gateway.endpoints.asgi_responses import authenticate_request, read_body
 from svc.gateway.endpoints.metrics import MetricsPublisher
-from svc.gateway.endpoints.usage import query_usage
+from svc.gateway.endpoints.usage import respond_with_usage
 from svc.gateway.limits.usage_view import current_key_usage
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys import lifecycle
 from svc.keys.lifecycle import ShownKey
 from svc.keys.limit_usage import KeyLimitUsage
 from svc.keys.usage_query import parse_usage_query
+from svc.ledger_queries.messages import KeysQuery
+from svc.ledger_queries.process import QueryProcess
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import EphemeralKey
 
@@ -36,6 +38,17 @@ class DefaultLimits(msgspec.Struct, frozen=True):
     """Requests per minute."""
     tpm: int | None
     """Tokens per minute."""
+
+
+class ConfiguredKey(msgspec.Struct, frozen=True):
+    """A key of `SVC_API_KEYS`, which is not in the database. It has neither a budget nor limits of its own."""
+
+    id: str
+    """The id of the key. It depends on the secret."""
+    name: str
+    """`SVC_API_KEYS`, and the place of the key in it."""
+    scopes: tuple[str, ...]
+    """The scopes of the key."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +69,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class AdminApi:
     """The admin routes of one event loop.
 
-    `database` is a separate connection, so that long queries do not delay model requests.
+    `database` is a separate connection for changes, so that they do not delay model requests.
     """
 
-    def __init__(self, context: GatewayContext, database: DatabaseThread, metrics_publisher: MetricsPublisher) -> None:
+    def __init__(
+        self,
+        context: GatewayContext,
+        database: DatabaseThread,
+        queries: QueryProcess,
+        metrics_publisher: MetricsPublisher,
+    ) -> None:
         self._context = context
         self._database = database
+        self._queries = queries
         self._metrics_publisher = metrics_publisher
 
     def routes(self) -> list[BaseRoute]:
@@ -95,7 +115,11 @@ class AdminApi:
 
     async def _list_keys(self, request: Request) -> Response:
         keys, has_more = await self._key_page(request)
-        return _json_response({"object": "list", "data": keys, "has_more": has_more})
+        configured = [
+            ConfiguredKey(key.id, key.name, tuple(sorted(key.scopes)))
+            for key in self._context.keyring.configured_keys()
+        ]
+        return _json_response({"object": "list", "data": keys, "has_more": has_more, "configured": configured})
 
     async def _key_page(self, request: Request) -> tuple[list[ShownKey], bool]:
         """Return the page of keys that the query selects, and whether there are more.
@@ -110,15 +134,8 @@ class AdminApi:
             raise InvalidRequest("revoked must be true or false.", param="revoked")
         after, page_size = request.query_params.get("after", ""), int(limit)
         search = request.query_params.get("search", "")
-        keys = await self._database.run_query(
-            lambda database: lifecycle.list_keys(
-                database,
-                after=after,
-                limit=page_size + 1,
-                search=search,
-                revoked=None if revoked == "" else revoked == "true",
-            )
-        )
+        is_revoked = None if revoked == "" else revoked == "true"
+        keys = await self._queries.run(KeysQuery(after, page_size + 1, search, is_revoked))
         return keys[:page_size], len(keys) > page_size
 
     async def _create_key(self, request: Request) -> Response:
@@ -150,8 +167,7 @@ class AdminApi:
     # usage and limits
 
     async def _get_usage(self, request: Request) -> Response:
-        rows = await query_usage(self._context, self._database, parse_usage_query(request.query_params))
-        return _json_response({"object": "list", "data": rows})
+        return await respond_with_usage(self._context, self._queries, parse_usage_query(request.query_params), request)
 
     async def _get_limits(self, request: Request) -> Response:
         key_id = request.query_params.get("key")

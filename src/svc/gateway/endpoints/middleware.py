@@ -108,6 +108,7 @@ class AccessLogMiddleware:
             latency_ms=round(seconds * 1000, 3),
             code=scope.get(SCOPE_ERROR_CODE),
             message=scope.get(SCOPE_ERROR_MESSAGE, msgspec.UNSET),
+            tags=key.tags if key else {},
         )
         self._context.report_other_response(entry, encode_client_field(client))
 

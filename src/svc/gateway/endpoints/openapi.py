@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc import __version__
-from svc.gateway.endpoints.admin import Limits
+from svc.gateway.endpoints.admin import ConfiguredKey, Limits
 from svc.gateway.endpoints.bundle_views import BundleDetail
 from svc.gateway.endpoints.bundles import BundlePage
 from svc.gateway.endpoints.event_listeners import StatsEvent
@@ -41,7 +41,7 @@ from svc.wire.speech_catalog import VoiceList
 
 SCHEMA_STRUCTS = (
     *(VerboseHealth, Model, SpeechModel, AnthropicModelPage, LedgerEntry, ProblemBody),
-    *(NewKey, Change, Rotation, ShownKey, MadeKey, Limits),
+    *(NewKey, Change, Rotation, ShownKey, MadeKey, ConfiguredKey, Limits),
     *(ProviderState, ProviderTestRequest, ProviderTestResult),
     *(NewEphemeralKey, MadeEphemeralKey, UsageOverTime, RefusedRequest, Overview, StatsEvent),
     RequestExplanation,

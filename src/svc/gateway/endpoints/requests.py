@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 
 import msgspec
 from starlette.requests import Request
@@ -13,8 +13,8 @@ from svc.errors import InvalidRequest, NotFound, PermissionDenied
 from svc.gateway.accounting.cost_formula import add_cost_formula
 from svc.gateway.endpoints.asgi_responses import authenticate_request
 from svc.gateway.endpoints.disconnects import json_or_disconnected, run_while_connected
-from svc.gateway.observability.explanation import RequestExplanation
-from svc.gateway.observability.explanation_facts import read_entry_explanation, read_refused_explanation
+from svc.gateway.observability.explanation import LimitFacts, RequestExplanation, explain_entry, explain_refused
+from svc.gateway.observability.explanation_facts import complete_limit_facts, refused_at
 from svc.gateway.observability.refusals import RefusalLog, RefusedRequest
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.model_errors import quote_name
@@ -24,11 +24,10 @@ from svc.keys.request_search import (
     parse_refusal_query,
     parse_request_search,
 )
-from svc.keys.usage_query import show_entry
-from svc.ledger_queries.messages import EntryQuery, RequestsQuery
+from svc.keys.usage_query import list_attempts, show_entry
+from svc.ledger_queries.messages import EntryQuery, LimitUseQuery, PaceQuery, RequestsQuery
 from svc.ledger_queries.process import QueryProcess
-from svc.stores.database.base import Database, LedgerEntry
-from svc.stores.database.query_thread import QueryThread
+from svc.stores.database.base import LedgerEntry
 from svc.wire.key import EphemeralKey
 
 
@@ -46,13 +45,10 @@ async def authorize_reader(context: GatewayContext, request: Request) -> str | N
 class RequestsApi:
     """The routes that show single requests."""
 
-    def __init__(
-        self, context: GatewayContext, queries: QueryProcess, explanations: QueryThread, refusals: RefusalLog
-    ) -> None:
+    def __init__(self, context: GatewayContext, queries: QueryProcess, refusals: RefusalLog) -> None:
         self._context = context
         self._refusals = refusals
         self._queries = queries
-        self._explanations = explanations
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -86,15 +82,16 @@ class RequestsApi:
 
     async def _explain(self, request: Request) -> Response:
         found = await self._find(request)
-        folder = self._refusals.folder
-
-        def explain(database: Database, is_cancelled: Callable[[], bool]) -> RequestExplanation:
-            if isinstance(found, RefusedRequest):
-                return read_refused_explanation(database, folder, found, is_cancelled)
-            return read_entry_explanation(database, found, is_cancelled)
-
-        explanation = await run_while_connected(request, self._explanations.run_cancellable(explain))
+        explanation = await run_while_connected(request, self._build_explanation(found))
         return json_or_disconnected(None if explanation is None else msgspec.json.encode(explanation))
+
+    async def _build_explanation(self, found: LedgerEntry | RefusedRequest) -> RequestExplanation:
+        if not isinstance(found, RefusedRequest):
+            return explain_entry(found, list_attempts(found), await self._queries.run(PaceQuery(found)))
+        if found.limit_state is None or found.key_id is None:
+            return explain_refused(found, LimitFacts())
+        use = await self._queries.run(LimitUseQuery(found.key_id, found.limit_state, refused_at(found)))
+        return explain_refused(found, await asyncio.to_thread(complete_limit_facts, use, self._refusals.folder, found))
 
     async def _find(self, request: Request) -> LedgerEntry | RefusedRequest:
         """Return the request that the path names. Raises NotFound, also for a request of another key."""
@@ -118,6 +115,7 @@ def _is_selected(query: RefusalQuery, refused: RefusedRequest) -> bool:
         and filter.code in (None, refused.code)
         and filter.http_status in (None, refused.http_status)
         and filter.endpoint in (None, refused.endpoint)
+        and (filter.tag is None or filter.tag in refused.tags.items())
         and query.limit_name in (None, refused.limit)
         and query.request_id in (None, refused.request_id, refused.client_request_id)
     )

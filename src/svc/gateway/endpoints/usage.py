@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,22 +15,25 @@ from svc.gateway.endpoints.requests import authorize_reader
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.usage_query import UsageQuery, parse_usage_query
 from svc.keys.usage_series import parse_series_request
-from svc.ledger_queries.messages import UsageSeriesQuery
+from svc.ledger_queries.messages import UsageRowsQuery, UsageSeriesQuery
 from svc.ledger_queries.process import QueryProcess
-from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import EphemeralKey
 
 
-async def query_usage(context: GatewayContext, database: DatabaseThread, query: UsageQuery) -> list[dict[str, Any]]:
-    """Return the rows of a query. The entry of one request has `cost_formula`."""
-    rows = await database.run_query(query.execute)
+async def respond_with_usage(
+    context: GatewayContext, queries: QueryProcess, query: UsageQuery, request: Request
+) -> Response:
+    """Return the response with the rows of a query. The entry of one request has `cost_formula`."""
+    rows = await run_while_connected(request, queries.run(UsageRowsQuery(query)))
+    if rows is None:
+        return json_or_disconnected(None)
     if query.request_id is not None:
         for row in rows:
             add_cost_formula(row, context.ledger.prices.get)
-    return rows
+    return json_or_disconnected(msgspec.json.encode({"object": "list", "data": rows}))
 
 
-def routes(context: GatewayContext, database: DatabaseThread, queries: QueryProcess) -> list[BaseRoute]:
+def routes(context: GatewayContext, queries: QueryProcess) -> list[BaseRoute]:
     """Return `GET /v1/usage` and `/v1/usage/series`. With the scope `admin`, they cover all keys."""
 
     async def usage(request: Request) -> Response:
@@ -42,8 +43,7 @@ def routes(context: GatewayContext, database: DatabaseThread, queries: QueryProc
         query = parse_usage_query(request.query_params)
         if "admin" not in key.scopes:
             query = msgspec.structs.replace(query, key_id=key.id)
-        rows = await query_usage(context, database, query)
-        return Response(msgspec.json.encode({"object": "list", "data": rows}), media_type="application/json")
+        return await respond_with_usage(context, queries, query, request)
 
     async def usage_series(request: Request) -> Response:
         key_id = await authorize_reader(context, request)

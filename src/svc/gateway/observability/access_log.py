@@ -34,6 +34,8 @@ class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     message: str | msgspec.UnsetType = msgspec.UNSET
     """The message of the error. The access log does not have it."""
+    tags: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """The tags of the key. The access log does not have them."""
 
 
 def truncate_path(path: str) -> str:

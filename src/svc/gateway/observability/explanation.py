@@ -1,6 +1,7 @@
 """Explains in sentences why a request was refused, failed or was slow, and what to do. No I/O.
 
-`explanation_facts` reads what is needed. The API, the console and `svc why` show the same sentences.
+`explanation_facts` and `svc.ledger_queries.explanation_facts` read what is needed. The API, the console and `svc why`
+show the same sentences.
 """
 
 from __future__ import annotations
@@ -10,33 +11,17 @@ from typing import Final, Literal
 import msgspec
 
 from svc.gateway.observability.refusals import RefusedRequest
+from svc.ledger_queries.explanation_facts import LimitConsumer, ProviderPace, tokens_per_second
 from svc.stores.database.base import AttemptDetail, LedgerEntry
 from svc.wire.limit_state import LimitState
 from svc.wire.usage import format_usd
 
 SLOW_FACTOR: Final = 1.5
 """A request that took this many times the provider's median is called slow."""
-MIN_COMPARED_REQUESTS: Final = 5
-"""Without this many other requests, there is no comparison."""
 REFUSED_GUIDE: Final = "how-to/find-out-why-a-request-got-429"
 SLOW_GUIDE: Final = "how-to/find-out-why-a-request-is-slow"
 
 PhaseName = Literal["before_attempts", "earlier_attempts", "first_byte", "output"]
-
-
-class LimitConsumer(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests for one model used of a limit."""
-
-    model: str
-    """The model."""
-    requests: int
-    """Requests in the period of the limit."""
-    running: int
-    """Those that were in flight when this request was refused. 0 for a budget."""
-    tokens: int
-    """Their tokens."""
-    cost_usd: float
-    """Their cost."""
 
 
 class TimePhase(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,19 +33,6 @@ class TimePhase(msgspec.Struct, frozen=True, kw_only=True):
     `output`: the rest of the response."""
     ms: float
     """Milliseconds."""
-
-
-class ProviderPace(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians of other successful requests for the same model at the same provider, in the same hour."""
-
-    requests: int
-    """The number of requests."""
-    latency_ms: float
-    """The median of `latency_ms`."""
-    ttfb_ms: float
-    """The median of `ttfb_ms`."""
-    tokens_per_second: float | None
-    """The median of the tokens per second. Null if no request had tokens."""
 
 
 class RequestTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,16 +268,6 @@ def measure(entry: LedgerEntry, attempts: list[AttemptDetail], provider_p50: Pro
     )
 
 
-def tokens_per_second(entry: LedgerEntry) -> float | None:
-    """Return the pace of the output. Without a stream, it includes the time to the first byte."""
-    if not entry.completion_tokens or entry.latency_ms <= 0:
-        return None
-    output_ms = entry.latency_ms - (entry.ttfb_ms or 0.0)
-    if output_ms < 0.05 * entry.latency_ms:
-        output_ms = entry.latency_ms
-    return round(entry.completion_tokens / output_ms * 1000, 1)
-
-
 def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
     """Return the reason for the duration of a complete response, and the action."""
     usual = timing.provider_p50
@@ -334,10 +296,6 @@ def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
             is_late = usual is not None and largest.ms > SLOW_FACTOR * usual.ttfb_ms
             text += " That is late for this provider." if is_late else ""
             action = "Stream the response, shorten the prompt, or set hedge_after for another provider."
-            connect_ms = timing.attempts[-1].connect_ms or 0.0
-            if connect_ms > largest.ms / 2:
-                text += f" A new connection took {_milliseconds(connect_ms)} of that."
-                action = "Check DNS, the proxy and the network on the way to the provider: svc doctor."
         case _:
             text += f" {shown} of it was output: {entry.completion_tokens or 0} tokens"
             pace = timing.tokens_per_second

@@ -1,134 +1,51 @@
-"""Reads what an explanation of a request needs: its entry, what used a limit, and what is usual at the provider."""
+"""Reads what an explanation of a request needs, and explains it."""
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
-from svc.gateway.observability.explanation import (
-    MIN_COMPARED_REQUESTS,
-    LimitConsumer,
-    LimitFacts,
-    ProviderPace,
-    RequestExplanation,
-    explain_entry,
-    explain_refused,
-    tokens_per_second,
-)
+from svc.gateway.observability.explanation import LimitFacts, RequestExplanation, explain_entry, explain_refused
 from svc.gateway.observability.refusals import RefusedRequest, count_refused
 from svc.keys.request_search import format_millis
 from svc.keys.usage_query import list_attempts
+from svc.ledger_queries.explanation_facts import LimitUse, read_limit_use, read_pace
 from svc.stores.counters.base import COUNTER_WINDOW_SECONDS
 from svc.stores.database.base import Database, LedgerEntry
-from svc.stores.database.entry_filter import EntryFilter, EntryPosition, SearchLimits
-from svc.wire.limit_state import LimitState
-
-HOUR_SECONDS: Final = 3600
-MAX_COMPARED_REQUESTS: Final = 1000
-MAX_WINDOW_ENTRIES: Final = 500
-"""Entries that are read to say what used a limit."""
-LONGEST_REQUEST_SECONDS: Final = 600
-"""Requests that ended this long after a refusal can have been in flight."""
 
 
-def read_entry_explanation(
-    database: Database, entry: LedgerEntry, is_cancelled: Callable[[], bool] = bool
-) -> RequestExplanation:
+def read_entry_explanation(database: Database, entry: LedgerEntry) -> RequestExplanation:
     """Explain a request that is in the ledger. Raises StoreUnavailable."""
-    return explain_entry(entry, list_attempts(entry), _read_pace(database, entry, is_cancelled))
+    return explain_entry(entry, list_attempts(entry), read_pace(database, entry))
 
 
-def read_refused_explanation(
-    database: Database, folder: Path, refused: RefusedRequest, is_cancelled: Callable[[], bool] = bool
-) -> RequestExplanation:
+def read_refused_explanation(database: Database, folder: Path, refused: RefusedRequest) -> RequestExplanation:
     """Explain a refused request. `folder` has the refused requests of this machine. Raises StoreUnavailable."""
     state = refused.limit_state
     if state is None or refused.key_id is None:
         return explain_refused(refused, LimitFacts())
-    key = database.get_key(refused.key_id)
-    own = None if key is None else getattr(key, "budget_usd" if state.name == "budget" else state.name)
-    refused_at = datetime.fromisoformat(refused.time).timestamp()
-    facts = LimitFacts(
-        consumers=_read_consumers(database, refused.key_id, state, refused_at, is_cancelled),
+    use = read_limit_use(database, refused.key_id, state, refused_at(refused))
+    return explain_refused(refused, complete_limit_facts(use, folder, refused))
+
+
+def complete_limit_facts(use: LimitUse, folder: Path, refused: RefusedRequest) -> LimitFacts:
+    """Add what the files of refused requests in `folder` know. The request was refused by a limit of a key. Blocks."""
+    assert refused.limit_state is not None
+    assert refused.key_id is not None
+    return LimitFacts(
+        consumers=use.consumers,
         other_refusals=count_refused(
             folder,
             refused.key_id,
-            format_millis(math.floor((refused_at - COUNTER_WINDOW_SECONDS) * 1000)),
+            format_millis(math.floor((refused_at(refused) - COUNTER_WINDOW_SECONDS) * 1000)),
             refused.time,
         ),
-        is_issued=key is not None,
-        is_own=state.scope == "ephemeral_key" or own is not None,
+        is_issued=use.is_issued,
+        is_own=refused.limit_state.scope == "ephemeral_key" or use.has_own_limit,
     )
-    return explain_refused(refused, facts)
 
 
-def _read_consumers(
-    database: Database, key_id: str, state: LimitState, refused_at: float, is_cancelled: Callable[[], bool]
-) -> list[LimitConsumer]:
-    if state.name == "budget" and state.scope == "key":
-        sums = database.aggregate_usage("model", key_id=key_id, since=state.period_start or 0.0, until=refused_at)
-        return [
-            LimitConsumer(
-                model=each.value or "unknown",
-                requests=each.requests,
-                running=0,
-                tokens=(each.prompt_tokens or 0) + (each.completion_tokens or 0),
-                cost_usd=each.cost_usd or 0.0,
-            )
-            for each in sums
-        ]
-    page = database.search_entries(
-        EntryFilter(key_id=key_id),
-        refused_at - COUNTER_WINDOW_SECONDS,
-        EntryPosition(math.ceil((refused_at + LONGEST_REQUEST_SECONDS) * 1000), ""),
-        SearchLimits(limit=MAX_WINDOW_ENTRIES, seconds=1.0, is_cancelled=is_cancelled),
-    )
-    by_model: dict[str, LimitConsumer] = {}
-    for entry in page.entries:
-        ended_at = datetime.fromisoformat(entry.time).timestamp()
-        started_at = ended_at - entry.latency_ms / 1000
-        is_other = state.scope == "ephemeral_key" and entry.ephemeral_id != state.scope_id
-        if is_other or started_at >= refused_at:
-            continue
-        is_running = ended_at >= refused_at
-        if not is_running and (state.name == "concurrency" or started_at < refused_at - COUNTER_WINDOW_SECONDS):
-            continue
-        model = entry.model or entry.model_asked or "unknown"
-        seen = by_model.get(model, LimitConsumer(model=model, requests=0, running=0, tokens=0, cost_usd=0.0))
-        by_model[model] = LimitConsumer(
-            model=model,
-            requests=seen.requests + 1,
-            running=seen.running + is_running,
-            tokens=seen.tokens + (entry.prompt_tokens or 0) + (entry.completion_tokens or 0),
-            cost_usd=seen.cost_usd + (entry.cost_usd or 0.0),
-        )
-    return sorted(by_model.values(), key=lambda each: (each.tokens, each.requests), reverse=True)
-
-
-def _read_pace(database: Database, entry: LedgerEntry, is_cancelled: Callable[[], bool]) -> ProviderPace | None:
-    if entry.provider is None or entry.model is None:
-        return None
-    ended_at = datetime.fromisoformat(entry.time).timestamp()
-    hour = math.floor(ended_at / HOUR_SECONDS) * HOUR_SECONDS
-    page = database.search_entries(
-        EntryFilter(provider=entry.provider, model=entry.model, status="ok", endpoint=entry.endpoint),
-        hour,
-        EntryPosition(min(hour + HOUR_SECONDS, math.ceil(time.time()) + 1) * 1000, ""),
-        SearchLimits(limit=MAX_COMPARED_REQUESTS, seconds=1.0, is_cancelled=is_cancelled),
-    )
-    others = [other for other in page.entries if other.request_id != entry.request_id and not other.from_cache]
-    if len(others) < MIN_COMPARED_REQUESTS:
-        return None
-    paces = [pace for other in others if (pace := tokens_per_second(other)) is not None]
-    first_bytes = [other.latency_ms if other.ttfb_ms is None else other.ttfb_ms for other in others]
-    return ProviderPace(
-        requests=len(others),
-        latency_ms=round(statistics.median([other.latency_ms for other in others]), 3),
-        ttfb_ms=round(statistics.median(first_bytes), 3),
-        tokens_per_second=round(statistics.median(paces), 1) if paces else None,
-    )
+def refused_at(refused: RefusedRequest) -> float:
+    """Return when a request was refused, in Unix seconds."""
+    return datetime.fromisoformat(refused.time).timestamp()

@@ -56,6 +56,8 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the key that the client sent. Null if it sent no valid key."""
     key_name: str | None
     """The name of that key."""
+    tags: dict[str, str] = {}
+    """The tags of that key when the request was refused."""
     endpoint: str
     """The path of the request."""
     model_asked: str | None
@@ -106,6 +108,7 @@ class RefusalLog(RequestObserver):
                 client_request_id=record.client_request_id,
                 key_id=record.key.id,
                 key_name=record.key.name,
+                tags=record.key.tags,
                 endpoint=record.endpoint,
                 model_asked=record.requested_model,
                 http_status=record.http_status,
@@ -127,6 +130,7 @@ class RefusalLog(RequestObserver):
                 client_request_id=entry.client_request_id,
                 key_id=entry.key_id,
                 key_name=entry.key_name,
+                tags=entry.tags or {},
                 endpoint=entry.endpoint,
                 model_asked=None,
                 http_status=entry.http_status,

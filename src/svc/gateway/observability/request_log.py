@@ -45,8 +45,8 @@ class RequestLog(RequestObserver):
 
     def on_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str) -> None:
         if self.is_enabled:
-            if entry.message:
-                entry = msgspec.structs.replace(entry, message=msgspec.UNSET)
+            if entry.message or entry.tags:
+                entry = msgspec.structs.replace(entry, message=msgspec.UNSET, tags=msgspec.UNSET)
             self._lines.append(
                 escape_unprintable(self._encode_entry(entry))[:-1]
                 + (encode_limit_field(limit_name) if limit_name else b"")

@@ -112,8 +112,6 @@ class Attempt(ResponseReceiver):
     """Whether chunks were received since the last `check_timeouts`."""
     _had_hidden_input: bool = False
     """Whether chunks were received that the client does not get, such as comments of the provider."""
-    connect_seconds: float | None = None
-    """Seconds until a new connection was open. None for one that was open before."""
     silent_since: float = 0.0
     """Loop time in seconds of the client's last byte or keep-alive, as of the last `check_timeouts`."""
 
@@ -275,9 +273,6 @@ class Attempt(ResponseReceiver):
     def on_resend(self) -> None:
         if self._owner is not None:
             self._owner.on_attempt_resend(self)
-
-    def on_connected(self, seconds: float) -> None:
-        self.connect_seconds = seconds
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self.http_status = status

@@ -45,6 +45,7 @@ def report_rejection(
             http_status=status,
             code=error.code,
             message=error.message,
+            tags=key.tags if key else {},
         ),
         client_field,
         error.limit if isinstance(error, RateLimited) else "",
