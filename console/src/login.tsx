@@ -1,6 +1,7 @@
 /** The form that asks for an API key. The key is sent once, and not kept. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type Session, logIn } from "./api/client";
+import { BusyButton } from "./components/busy-button";
 import { ErrorNotice } from "./components/notices";
 
 /** The form has the hint already that the message ends with. */
@@ -58,7 +59,7 @@ export function Login({ hasEnded, onLogin }: { hasEnded: boolean; onLogin: (sess
           A key for all pages: <code>svc keys create --name console --scope admin,chat,speech,registry:read,registry:write</code>
         </p>
         {error && <ErrorNotice error={withoutHint(error)} />}
-        <button type="submit" class="primary" disabled={isBusy}>{isBusy ? "Logging in…" : "Log in"}</button>
+        <BusyButton type="submit" class="primary" isBusy={isBusy}>{isBusy ? "Logging in…" : "Log in"}</BusyButton>
       </form>
     </main>
   );

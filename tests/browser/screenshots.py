@@ -102,11 +102,13 @@ def take(console: Console, page: Page, name: str) -> None:
 
 
 def ask(console: Console, page: Page) -> None:
-    """Put one question, so that the page has an answer."""
-    console.provider.plays(sse(openai_wire.stream(ANSWER)))
+    """Put one question to two models, so that the page has their answers."""
+    console.provider.plays(sse(openai_wire.stream(ANSWER), every=0.05), sse(openai_wire.stream(ANSWER), every=0.08))
+    page.get_by_role("button", name="Add a model").click()
     page.get_by_label("Prompt", exact=True).fill("What is a gateway?")
     page.get_by_role("button", name="Send", exact=True).click()
-    expect(page.get_by_text("in one place")).to_be_visible()
+    expect(page.get_by_text("Complete", exact=True)).to_have_count(2)
+    expect(page.locator("dd", has_text="$0.0")).to_have_count(2)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,28 @@ PAGES = {
     "LangChain": "how-to/use-langchain.md",
     "Vercel AI SDK": "how-to/use-the-vercel-ai-sdk.md",
     "curl": "how-to/call-the-api-with-curl.md",
-    "svc, Python": "reference/sdk.md",
+    "svc SDK, Python": "reference/sdk.md",
+    "svc SDK, TypeScript": "how-to/use-the-typescript-sdk.md",
 }
 MODELS = re.compile(r"claude-[a-z0-9-]+|gpt-[a-z0-9.-]+|smollm2-135m")
+
+LIMITS = re.compile(r'"context": \d+, "output": \d+')
+UNLIMITED = "model-without-limits"
+CONFIG = f'''
+[[providers]]
+name = "plain"
+dialect = "openai"
+base_url = "http://127.0.0.1:1/v1"
+api_key_env = "HOME"
+models = [{{ id = "{UNLIMITED}" }}]
+'''
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory, provider: FakeProvider, console_files: None) -> Iterator[Console]:
+    """Start a gateway with a model whose maximum output is unknown, and providers without a key."""
+    with Console(tmp_path_factory.mktemp("connect"), provider, CONFIG) as console:
+        yield console
 
 
 def normal_lines(code: str, address: str) -> set[str]:
@@ -37,7 +57,8 @@ def normal_lines(code: str, address: str) -> set[str]:
     code = (
         code.replace(address, "http://ADDRESS").replace("$(cat ~/.svc/api_key)", "KEY").replace("YOUR_API_KEY", "KEY")
     )
-    return {line.strip() for line in MODELS.sub("MODEL", code).splitlines() if line.strip()}
+    code = LIMITS.sub('"context": N, "output": N', MODELS.sub("MODEL", code))
+    return {line.strip() for line in code.splitlines() if line.strip()}
 
 
 def documented_lines(page: str) -> set[str]:
@@ -126,3 +147,75 @@ def test_refused_key_form_keeps_the_input_and_says_why(connect: Page) -> None:
     connect.get_by_role("button", name="Make a key").click()
     expect(connect.get_by_role("alert")).to_be_visible()
     expect(connect.get_by_role("button", name="Make a key")).to_be_enabled()
+
+
+def test_models_are_those_of_providers_with_a_key_and_opencode_gets_their_limits(
+    console: Console, connect: Page
+) -> None:
+    listed = console.gateway.request("GET", "/v1/models", key=console.admin_key).json["data"]
+    chat = {model["id"]: model for model in listed if model.get("kind", "chat") == "chat"}
+    choice = connect.get_by_label("Model", exact=True)
+    expect(choice.locator("option")).to_have_text(list(chat))
+    assert not [name for name in chat if "llama" in name]
+    connect.get_by_role("button", name="opencode").click()
+    choice.select_option("gpt-4o")
+    known = chat["gpt-4o"]
+    limits = f'"limit": {{ "context": {known["context_window"]}, "output": {known["max_output_tokens"]} }}'
+    expect(connect.locator(".code-part pre").first).to_contain_text(limits)
+    choice.select_option(UNLIMITED)
+    expect(connect.locator(".code-part pre").first).to_contain_text(f'"models": {{ "{UNLIMITED}": {{}} }}')
+
+
+def test_existing_key_completes_the_lines_and_is_kept_in_memory_alone(
+    console: Console, connect: Page, provider: FakeProvider, tmp_path: Path
+) -> None:
+    narrow = console.create_key("narrow", "--scope", "chat", "--models", "gpt-4o")["key"]
+    connect.get_by_role("button", name="svc SDK, Python").click()
+    connect.get_by_label("Use a key that exists").check()
+    field = connect.get_by_label("Existing API key")
+    field.fill("svc_sk_wrong")
+    field.press("Enter")
+    expect(connect.get_by_role("alert")).to_contain_text("not valid")
+    assert not find_violations(connect)
+    field.fill(f" {narrow} ")
+    field.press("Enter")
+    expect(connect.get_by_text("The gateway accepts the key. It may use one chat model.")).to_be_visible()
+    expect(connect.get_by_role("alert")).to_have_count(0)
+    expect(connect.get_by_label("Model", exact=True).locator("option")).to_have_text(["gpt-4o"])
+    setup, program = code_on(connect)
+    assert f"export SVC_API_KEY={narrow}\n" in f"{setup}\n"
+    take_screenshot(connect, "connect-existing-key")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
+            "HOME": str(tmp_path),
+            "SVC_API_KEY": narrow,
+            "SVC_GATEWAY_URL": f"{console.gateway.url}/v1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert provider.requests[-1].json["model"] == "gpt-4o"
+    assert narrow not in connect.url + connect.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
+    connect.reload()
+    expect(connect.get_by_role("heading", name="1. Choose the client")).to_be_visible()
+    connect.get_by_label("Use a key that exists").check()
+    expect(connect.get_by_label("Existing API key")).to_have_value("")
+
+
+def test_key_without_a_usable_model_is_told_so(console: Console, page: Page) -> None:
+    key = console.create_key("no-model", "--scope", "chat", "--models", "llama-3.1-8b-instant")["key"]
+    console.enter(page, key, "Connect")
+    page.get_by_role("button", name="curl").click()
+    expect(page.get_by_text("This gateway has no chat model that you may use")).to_be_visible()
+    expect(page.get_by_label("Model", exact=True)).to_have_count(0)
+    expect(page.get_by_text("Replace YOUR_API_KEY and YOUR_MODEL")).to_be_visible()
+    assert "YOUR_MODEL" in "\n".join(code_on(page))
+    page.get_by_label("Existing API key").fill(console.user_key)
+    page.get_by_label("Existing API key").press("Enter")
+    expect(page.get_by_label("Model", exact=True)).to_be_visible()
+    expect(page.get_by_text("YOUR_MODEL")).to_have_count(0)

@@ -127,3 +127,24 @@ def test_numbers_stay_while_the_gateway_is_gone_and_it_recovers(
     expect(figure(page, "Requests")).to_have_text("1")
     console.restart()
     expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+
+
+def test_visible_tab_is_live_again_although_a_hidden_tab_reads_the_stream(
+    console: Console, page: Page, context: BrowserContext, traffic: Traffic, provider: FakeProvider
+) -> None:
+    provider.forget()
+    key = traffic.create_key("two tabs")["key"]
+    traffic.wait_for(traffic.send(key, OTHER_MODEL))
+    console.enter(page, key)  # the first tab reads the stream
+    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    # Chromium slows the timers of a tab down that has been hidden for minutes.
+    page.evaluate("window.setTimeout = () => 0")
+    second = context.new_page()
+    console.open(second, "Overview")
+    expect(second.get_by_text("Live", exact=True)).to_be_visible()
+    console.gateway.keep_port()
+    console.gateway.stop()
+    expect(second.get_by_text("Polling", exact=True)).to_be_visible()
+    console.restart()
+    expect(second.get_by_text("Live", exact=True)).to_be_visible()

@@ -17,6 +17,8 @@ export class ApiError extends Error {
 
 export type Session = SessionInfo;
 
+const UNREACHABLE_MESSAGE = "The gateway cannot be reached. Check that it is running.";
+
 let session: Session | null = null;
 const endListeners = new Set<() => void>();
 
@@ -81,7 +83,7 @@ async function send(path: string, options: RequestOptions): Promise<Response> {
       ...(options.signal && { signal: options.signal }),
     });
   } catch (error) {
-    throw asApiError(error, "The gateway cannot be reached. Check that it is running.");
+    throw asApiError(error, UNREACHABLE_MESSAGE);
   }
 }
 
@@ -155,6 +157,18 @@ export async function get<P extends GetPath>(
   path: P, query?: RequestOptions["query"], signal?: AbortSignal,
 ): Promise<GetBody<P>> {
   const response = await request(path, { ...(query && { query }), ...(signal && { signal }) });
+  return readJson<GetBody<P>>(response);
+}
+
+/** Sends a GET request with another key, without the session. An error does not end the session. */
+export async function getWithKey<P extends GetPath>(path: P, key: string, signal: AbortSignal): Promise<GetBody<P>> {
+  let response: Response;
+  try {
+    response = await fetch(path, { credentials: "omit", headers: { authorization: `Bearer ${key}` }, signal });
+  } catch (error) {
+    throw asApiError(error, UNREACHABLE_MESSAGE);
+  }
+  if (!response.ok) throw await readError(response);
   return readJson<GetBody<P>>(response);
 }
 

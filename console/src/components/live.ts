@@ -6,11 +6,16 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import type { StatsEvent } from "../../build/schema";
 
 const CHANNEL = "svc.events";
-const RETRY_MILLISECONDS = 5000;
+const FIRST_RETRY_MILLISECONDS = 500;
+const MAX_RETRY_MILLISECONDS = 4000;
 /** The gateway sends an event every 2 seconds. */
 const SILENCE_MILLISECONDS = 8000;
+/** A connection without events for this time is replaced. */
+const MAX_SILENCE_MILLISECONDS = 20_000;
+const WAKE_MILLISECONDS = 2000;
 
-type Message = "alive" | "request" | "lost";
+/** `wake` is for the tab that reads the stream: browsers run the timers of a tab in the background once a minute. */
+type Message = "alive" | "request" | "lost" | "wake";
 
 /** Calls `onRequest` when requests ended, as soon as the page is visible. Returns whether events arrive. */
 export function useRequestEvents(onRequest: () => void): boolean {
@@ -28,10 +33,23 @@ export function useRequestEvents(onRequest: () => void): boolean {
       latest.current();
     };
     document.addEventListener("visibilitychange", showMissed);
+    const wake = new EventTarget();
+    let isSilent = true;
+    const wakeTimer = setInterval(() => {
+      if (isSilent && !document.hidden) channel.postMessage("wake" satisfies Message);
+    }, WAKE_MILLISECONDS);
+    const setSilent = (value: boolean): void => {
+      isSilent = value;
+      setIsConnected(!value);
+    };
     const receive = (message: Message): void => {
-      setIsConnected(message !== "lost");
+      if (message === "wake") {
+        wake.dispatchEvent(new Event("wake"));
+        return;
+      }
+      setSilent(message === "lost");
       clearTimeout(silence);
-      silence = setTimeout(() => setIsConnected(false), SILENCE_MILLISECONDS);
+      silence = setTimeout(() => setSilent(true), SILENCE_MILLISECONDS);
       if (message !== "request") return;
       isMissed = true;
       showMissed();
@@ -40,9 +58,10 @@ export function useRequestEvents(onRequest: () => void): boolean {
     void leadWhenFree((message) => {
       channel.postMessage(message);
       receive(message);
-    }, end.signal);
+    }, wake, end.signal);
     return () => {
       end.abort();
+      clearInterval(wakeTimer);
       clearTimeout(silence);
       document.removeEventListener("visibilitychange", showMissed);
       channel.close();
@@ -52,40 +71,58 @@ export function useRequestEvents(onRequest: () => void): boolean {
 }
 
 /** Waits until no other tab reads the stream, and reads it until `signal`. */
-async function leadWhenFree(onMessage: (message: Message) => void, signal: AbortSignal): Promise<void> {
+async function leadWhenFree(onMessage: (message: Message) => void, wake: EventTarget, signal: AbortSignal): Promise<void> {
   if (!("locks" in navigator)) return;
   try {
-    await navigator.locks.request(CHANNEL, { signal }, () => readStream(onMessage, signal));
+    await navigator.locks.request(CHANNEL, { signal }, () => readStream(onMessage, wake, signal));
   } catch (error) {
     if (!signal.aborted) throw error;
   }
 }
 
-function readStream(onMessage: (message: Message) => void, signal: AbortSignal): Promise<void> {
+/** Reads the stream. A lost connection is replaced, at once if `wake` has an event. */
+function readStream(onMessage: (message: Message) => void, wake: EventTarget, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     let source: EventSource | null = null;
     let lastCount = "";
+    let failures = 0;
     let retry: ReturnType<typeof setTimeout> | undefined;
+    let silence: ReturnType<typeof setTimeout> | undefined;
+    const onAlive = (message: Message): void => {
+      clearTimeout(silence);
+      silence = setTimeout(onLost, MAX_SILENCE_MILLISECONDS);
+      onMessage(message);
+    };
+    const onLost = (): void => {
+      source?.close();
+      source = null;
+      clearTimeout(silence);
+      lastCount = "";
+      onMessage("lost");
+      retry = setTimeout(connect, Math.min(MAX_RETRY_MILLISECONDS, FIRST_RETRY_MILLISECONDS * 2 ** failures));
+      failures += 1;
+    };
     const connect = (): void => {
+      clearTimeout(retry);
       // Pages read what they show from other routes, so the events with the requests themselves are left out.
       source = new EventSource("/v1/events?only=stats");
-      source.onopen = () => onMessage("alive");
+      source.onopen = () => {
+        failures = 0;
+        onAlive("alive");
+      };
       source.addEventListener("stats", ({ data }: MessageEvent<string>) => {
         const { hour, requests } = JSON.parse(data) as StatsEvent;
         const count = `${hour} ${requests}`;
         // After a new connection, it is unknown what happened before.
-        onMessage(count === lastCount ? "alive" : "request");
+        onAlive(count === lastCount ? "alive" : "request");
         lastCount = count;
       });
-      source.onerror = () => {
-        source?.close();
-        lastCount = "";
-        onMessage("lost");
-        retry = setTimeout(connect, RETRY_MILLISECONDS);
-      };
+      source.onerror = onLost;
     };
+    wake.addEventListener("wake", () => { if (!source) connect(); }, { signal });
     signal.addEventListener("abort", () => {
       clearTimeout(retry);
+      clearTimeout(silence);
       source?.close();
       resolve();
     });

@@ -1,83 +1,57 @@
-/** The page Connect: the lines that connect a client to this gateway, and a key for it. */
-import { useState } from "preact/hooks";
-import type { MadeKey } from "../../build/schema";
+/** The page Connect: the lines that connect a client to this gateway, with a key for it. */
 import { CodeBlock } from "../components/copy";
 import { useData } from "../components/data";
-import { ErrorNotice, Loading } from "../components/notices";
-import { useQueryParameter } from "../router";
+import { EmptyNotice, ErrorNotice, Loading } from "../components/notices";
+import { pagePath, useQueryParameter } from "../router";
 import { useIsAdmin } from "../session";
 import "../styles/connect.css";
-import { CLIENTS, type ClientSetup } from "./connect/clients";
-import { CreatedKey } from "./connect/created-key";
+import { CLIENT_GROUPS, CLIENTS, type ClientSetup } from "./connect/clients";
+import { KeyChoice, useChosenKey } from "./connect/key-choice";
+import { type UsableModel, loadUsableModels } from "./connect/models";
 import { TestKey } from "./connect/test-key";
-import { KeyForm } from "./keys/form";
-import { loadChatModels } from "./playground/models";
 
 const PLACEHOLDER_KEY = "YOUR_API_KEY";
-/** What clients need. */
-const KEY_SCOPES = ["chat", "speech"];
-const PLACEHOLDER_MODEL = "gpt-4o-mini";
+const PLACEHOLDER_MODEL: UsableModel = { id: "YOUR_MODEL", contextWindow: 0, maxOutputTokens: null };
 
 export default function ConnectPage() {
-  const models = useData(loadChatModels, []);
+  const models = useData((signal) => loadUsableModels("", signal), []);
   if (models.isLoading && !models.data) return <Loading label="Loading the models…" />;
   return (
     <>
       {models.error && <ErrorNotice error={models.error} onRetry={models.reload} />}
-      <Connect models={models.data ?? []} />
+      <Connect models={models.data ?? []} isKnown={models.data !== null} />
     </>
   );
 }
 
-function Connect({ models }: { models: string[] }) {
-  const isAdmin = useIsAdmin();
+function Connect({ models, isKnown }: { models: UsableModel[]; isKnown: boolean }) {
   const [clientId, setClientId] = useQueryParameter("client", CLIENTS[0]?.id);
   const [chosenModel, setChosenModel] = useQueryParameter("model");
-  const [created, setCreated] = useState<MadeKey | null>(null);
+  const chosenKey = useChosenKey();
   const client = CLIENTS.find((one) => one.id === clientId) ?? CLIENTS[0];
   if (!client) return null;
-  const usable = created?.models ?? models;
-  const model = usable.includes(chosenModel) ? chosenModel : defaultModel(client, usable);
-  const parts = client.parts({ origin: location.origin, key: created?.key ?? PLACEHOLDER_KEY, model });
+  const { secret, check } = chosenKey;
+  const usable = check.models ?? models;
+  const model = usable.find(({ id }) => id === chosenModel) ?? defaultModel(client, usable);
+  const { contextWindow, maxOutputTokens } = model;
+  const parts = client.parts({
+    origin: location.origin, key: secret || PLACEHOLDER_KEY, model: model.id,
+    limits: maxOutputTokens === null ? null : { context: contextWindow, output: maxOutputTokens },
+  });
+  const placeholders = [!secret && PLACEHOLDER_KEY, model === PLACEHOLDER_MODEL && model.id].filter((name) => name !== false);
   return (
     <div class="connect">
       <section aria-labelledby="client-title">
         <h2 id="client-title">1. Choose the client</h2>
-        <div class="row client-choice">
-          {CLIENTS.map((one) => (
-            <button key={one.id} type="button" aria-pressed={one === client} onClick={() => setClientId(one.id)}>{one.name}</button>
-          ))}
-        </div>
+        <ClientChoice chosen={client} onChoose={setClientId} />
       </section>
       <section class="card stack" aria-labelledby="key-title">
-        <h2 id="key-title">2. Choose the model and the key</h2>
-        {usable.length > 0 && (
-          <div class="field model-field">
-            <label for="model">Model</label>
-            <select id="model" value={model} onChange={(event) => setChosenModel(event.currentTarget.value)}>
-              {usable.map((name) => <option key={name} value={name}>{name}</option>)}
-            </select>
-          </div>
-        )}
-        {!isAdmin && (
-          <p>
-            The lines have <code>{PLACEHOLDER_KEY}</code> in place of a key. Put your own key there. Only a key with the
-            scope <code>admin</code> makes others.
-          </p>
-        )}
-        {isAdmin && !created && (
-          <KeyForm<MadeKey>
-            isShort suggested={{ name: client.id, scopes: KEY_SCOPES }} action="Make a key" busyAction="Making the key…"
-            onSaved={setCreated}
-          />
-        )}
-        {created && (
-          <>
-            <CreatedKey created={created} />
-            <TestKey key={`${created.id} ${model}`} secret={created.key} model={model} />
-            <div><button type="button" class="quiet" onClick={() => setCreated(null)}>Make another key</button></div>
-          </>
-        )}
+        <h2 id="key-title">2. Choose the key and the model</h2>
+        <KeyChoice chosen={chosenKey} clientId={client.id} />
+        {usable.length > 0
+          ? <ModelChoice models={usable} chosen={model.id} onChoose={setChosenModel} />
+          : (isKnown || check.models) && <NoModel isKeyChecked={check.models !== null} />}
+        {secret !== "" && model !== PLACEHOLDER_MODEL && <TestKey key={`${secret} ${model.id}`} secret={secret} model={model.id} />}
       </section>
       <section class="card stack" aria-labelledby="lines-title">
         <h2 id="lines-title">3. Paste the lines for {client.name}</h2>
@@ -88,13 +62,63 @@ function Connect({ models }: { models: string[] }) {
             <CodeBlock code={part.code} label={part.title} />
           </div>
         ))}
-        {!created && <p class="hint">Replace <code>{PLACEHOLDER_KEY}</code> by a key of this gateway.</p>}
+        {placeholders.length > 0 && <ReplaceHint placeholders={placeholders} />}
       </section>
     </div>
   );
 }
 
-function defaultModel(client: ClientSetup, models: string[]): string {
+function ClientChoice({ chosen, onChoose }: { chosen: ClientSetup; onChoose: (id: string) => void }) {
+  return (
+    <div class="client-groups">
+      {CLIENT_GROUPS.map(({ name, clients }) => (
+        <div key={name} role="group" aria-label={name}>
+          <p class="hint" aria-hidden="true">{name}</p>
+          <div class="row">
+            {clients.map((one) => (
+              <button key={one.id} type="button" aria-pressed={one === chosen} onClick={() => onChoose(one.id)}>{one.name}</button>
+            ))}
+          </div>
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function ModelChoice({ models, chosen, onChoose }: { models: UsableModel[]; chosen: string; onChoose: (id: string) => void }) {
+  return (
+    <div class="field model-field">
+      <label for="model">Model</label>
+      <select id="model" value={chosen} onChange={(event) => onChoose(event.currentTarget.value)}>
+        {models.map(({ id }) => <option key={id} value={id}>{id}</option>)}
+      </select>
+    </div>
+  );
+}
+
+function NoModel({ isKeyChecked }: { isKeyChecked: boolean }) {
+  const isAdmin = useIsAdmin();
+  return (
+    <EmptyNotice title={isKeyChecked ? "The key may use no chat model of this gateway" : "This gateway has no chat model that you may use"}>
+      <p>
+        {isKeyChecked && "Allow another model for the key, or choose another key. "}
+        {isAdmin && <><a href={pagePath("Providers")}>The page Providers</a> says which variable a provider needs.</>}
+      </p>
+    </EmptyNotice>
+  );
+}
+
+function ReplaceHint({ placeholders }: { placeholders: string[] }) {
+  return (
+    <p class="hint">
+      Replace{" "}
+      {placeholders.map((name, index) => <span key={name}>{index > 0 && " and "}<code>{name}</code></span>)}
+      {placeholders.includes(PLACEHOLDER_KEY) && ": step 2 puts a key into the lines"}.
+    </p>
+  );
+}
+
+function defaultModel(client: ClientSetup, models: UsableModel[]): UsableModel {
   const { preferredModel } = client;
-  return models.find((name) => preferredModel?.test(name)) ?? models[0] ?? PLACEHOLDER_MODEL;
+  return models.find(({ id }) => preferredModel?.test(id)) ?? models[0] ?? PLACEHOLDER_MODEL;
 }

@@ -1,10 +1,10 @@
 /** The page Keys: the list of keys, and the dialogs that create and change them. */
 import { useState } from "preact/hooks";
-import type { KeyUse, MadeKey, ShownKey } from "../../build/schema";
+import type { ConfiguredKey, KeyUse, MadeKey, ShownKey } from "../../build/schema";
 import { get } from "../api/client";
 import { useData } from "../components/data";
 import { EmptyNotice, ErrorNotice, Loading } from "../components/notices";
-import { useQueryParameter } from "../router";
+import { pagePath, useQueryParameter } from "../router";
 import { useIsAdmin } from "../session";
 import { KeyCard } from "./keys/card";
 import { KeyDialog } from "./keys/form";
@@ -78,6 +78,7 @@ function AllKeys() {
           </button>
         </div>
       )}
+      {data && data.configured.length > 0 && <ConfiguredKeys keys={data.configured} />}
       {dialog?.kind === "create" && (
         <KeyDialog onClose={close} onSaved={(made) => {
           setDialog("key" in made ? { kind: "secret", made, title: "Key created" } : null);
@@ -107,7 +108,7 @@ function KeyList(
       ? <EmptyNotice title="No key matches"><p>Search by name, id, or tag, or clear the search.</p></EmptyNotice>
       : (
         <EmptyNotice title="No key has been created yet">
-          <p>Create a key for each program or person. Keys in <code>SVC_API_KEYS</code> work as well, and are not listed.</p>
+          <p>Create a key for each program or person.</p>
         </EmptyNotice>
       );
   }
@@ -120,5 +121,33 @@ function KeyList(
         />
       ))}
     </ul>
+  );
+}
+
+/** The keys of the gateway's environment. Only their variable changes them. */
+function ConfiguredKeys({ keys }: { keys: ConfiguredKey[] }) {
+  return (
+    <section class="configured-keys" aria-labelledby="configured-title">
+      <h2 id="configured-title">Keys of the environment</h2>
+      <p class="hint">
+        The variable <code>SVC_API_KEYS</code> of the gateway sets them, and <code>svc up</code> adds the one in{" "}
+        <code>api_key</code> of its folder. They have no budget and no limits of their own, and change with a restart alone.
+      </p>
+      <ul class="item-list" aria-label="Keys of the environment">
+        {keys.map(({ id, name, scopes }) => (
+          <li key={id} class="card">
+            <dl class="facts">
+              <div><dt>Name</dt><dd>{name}</dd></div>
+              <div><dt>Id</dt><dd><code>{id}</code></dd></div>
+              <div><dt>Scopes</dt><dd>{scopes.join(", ")}</dd></div>
+              <div><dt>Use</dt><dd>
+                <a href={`${pagePath("Usage")}?key=${encodeURIComponent(id)}`}>Usage of {name}</a>,{" "}
+                <a href={`${pagePath("Requests")}?key=${encodeURIComponent(id)}`}>Requests of {name}</a>
+              </dd></div>
+            </dl>
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }

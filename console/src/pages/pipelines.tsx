@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { PipelineCheck, PipelineExample, PipelineExampleList, PipelineProblem } from "../../build/schema";
 import { ApiError, requestJson } from "../api/client";
+import { BusyButton } from "../components/busy-button";
 import { useData } from "../components/data";
 import { ConfirmDialog } from "../components/dialog";
 import { AdminOnly, ErrorNotice, Loading } from "../components/notices";
@@ -91,9 +92,9 @@ function PipelineEditor({ examples }: { examples: PipelineExample[] }) {
           errorLines={checked?.problems.flatMap((problem) => problem.line ?? []) ?? []}
         />
         <div class="row">
-          <button type="button" disabled={isChecking} onClick={() => void check()}>
+          <BusyButton type="button" isBusy={isChecking} onClick={() => void check()}>
             {isChecking ? "Checking…" : "Check"}
-          </button>
+          </BusyButton>
         </div>
         {error && <ErrorNotice error={error} />}
         {checked && !checked.valid && <Problems problems={checked.problems} onSelect={goTo} />}

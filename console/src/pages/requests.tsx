@@ -1,5 +1,6 @@
 /** The page Requests: a search in the ledger, which follows new requests, and the detail of one. */
 import { useMemo } from "preact/hooks";
+import { BusyButton } from "../components/busy-button";
 import { formatCount, formatTime } from "../components/format";
 import { EmptyNotice, ErrorNotice, Loading } from "../components/notices";
 import { TableScroll } from "../components/table-scroll";
@@ -64,7 +65,7 @@ function Results({ requests }: { requests: LoadedRequests }) {
       )}
       {nextCursor && (
         <div class="row">
-          <button type="button" disabled={isLoading} onClick={requests.loadMore}>{isLoading ? "Loading…" : "Load more"}</button>
+          <BusyButton type="button" isBusy={isLoading} onClick={requests.loadMore}>{isLoading ? "Loading…" : "Load more"}</BusyButton>
           <p class="hint">{formatCount(rows.length)} shown. Searched back to {formatTime(searchedUntil)}.</p>
         </div>
       )}
@@ -72,15 +73,11 @@ function Results({ requests }: { requests: LoadedRequests }) {
   );
 }
 
-/** Refused requests have neither a provider nor tags. */
+/** Refused requests have no provider. */
 function RefusedHint() {
-  const { tag, provider, status } = useFilters();
-  if ((!tag && !provider) || (status && status !== "refused")) return null;
-  return (
-    <p class="hint">
-      Refused requests are left out: they have no {tag ? "tags" : "provider"}.{tag && " Filter by key to find them."}
-    </p>
-  );
+  const { provider, status } = useFilters();
+  if (!provider || (status && status !== "refused")) return null;
+  return <p class="hint">Refused requests are left out: they have no provider.</p>;
 }
 
 function NoRequests() {

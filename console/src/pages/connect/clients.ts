@@ -8,6 +8,8 @@ export interface ConnectValues {
   origin: string;
   key: string;
   model: string;
+  /** The model's limits in tokens. Null if the gateway does not know them. */
+  limits: { context: number; output: number } | null;
 }
 
 export interface CodePart {
@@ -17,6 +19,7 @@ export interface CodePart {
 
 export interface ClientSetup {
   id: string;
+  kind: "agent" | "library" | "own";
   name: string;
   summary: string;
   /** Which models it works best with. */
@@ -33,9 +36,15 @@ const quoted = (text: string): string => JSON.stringify(text);
 const exportKey = (key: string): string => `export SVC_API_KEY=${shellWord(key)}`;
 const CLAUDE = /claude/i;
 
+/** Without limits, opencode does not shorten long conversations. */
+function opencodeModel(limits: ConnectValues["limits"]): string {
+  return limits ? `{ "limit": { "context": ${limits.context}, "output": ${limits.output} } }` : "{}";
+}
+
 export const CLIENTS: ClientSetup[] = [
   {
     id: "claude-code",
+    kind: "agent",
     name: "Claude Code",
     summary: "It uses Anthropic's Messages API. The address has no /v1.",
     preferredModel: CLAUDE,
@@ -53,6 +62,7 @@ export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1`,
   },
   {
     id: "codex",
+    kind: "agent",
     name: "Codex",
     summary: "It uses OpenAI's Responses API. These lines replace ~/.codex/config.toml.",
     parts: ({ origin, key, model }) => [
@@ -84,9 +94,10 @@ ${exportKey(key)}`,
   },
   {
     id: "opencode",
+    kind: "agent",
     name: "opencode",
     summary: "It uses the chat completions API. These lines replace ~/.config/opencode/opencode.json.",
-    parts: ({ origin, key, model }) => [
+    parts: ({ origin, key, model, limits }) => [
       {
         title: "Write the configuration",
         code: `mkdir -p ~/.config/opencode
@@ -100,7 +111,7 @@ cat > ~/.config/opencode/opencode.json <<'END'
       "npm": "@ai-sdk/openai-compatible",
       "name": "svc",
       "options": { "baseURL": "${origin}/v1", "apiKey": "{env:SVC_API_KEY}" },
-      "models": { ${quoted(model)}: { "limit": { "context": 200000, "output": 32000 } } }
+      "models": { ${quoted(model)}: ${opencodeModel(limits)} }
     }
   }
 }
@@ -114,6 +125,7 @@ export OPENCODE_DISABLE_LSP_DOWNLOAD=1`,
   },
   {
     id: "openai-python",
+    kind: "library",
     name: "openai-python",
     summary: "OpenAI's SDK for Python, with any model. The address ends in /v1.",
     parts: ({ origin, key, model }) => [
@@ -134,6 +146,7 @@ print(completion.choices[0].message.content)`,
   },
   {
     id: "openai-node",
+    kind: "library",
     name: "openai-node",
     summary: "OpenAI's SDK for Node.js, with any model. Save the program as chat.mjs and run: node chat.mjs",
     parts: ({ origin, key, model }) => [
@@ -152,6 +165,7 @@ console.log(completion.choices[0].message.content);`,
   },
   {
     id: "anthropic-python",
+    kind: "library",
     name: "Anthropic, Python",
     summary: "Anthropic's SDK for Python, with any model. The address has no /v1.",
     preferredModel: CLAUDE,
@@ -173,6 +187,7 @@ print(message.content[0].text, message.usage)`,
   },
   {
     id: "anthropic-typescript",
+    kind: "library",
     name: "Anthropic, TypeScript",
     summary: "Anthropic's SDK for TypeScript, with any model. Save the program as chat.mjs and run: node chat.mjs",
     preferredModel: CLAUDE,
@@ -192,6 +207,7 @@ console.log(message.content[0].text, message.usage);`,
   },
   {
     id: "langchain",
+    kind: "library",
     name: "LangChain",
     summary: "ChatOpenAI works with any model. The address ends in /v1.",
     parts: ({ origin, key, model }) => [
@@ -215,6 +231,7 @@ print(chat.invoke("What is a gateway?").text)`,
   },
   {
     id: "vercel-ai-sdk",
+    kind: "library",
     name: "Vercel AI SDK",
     summary: "The OpenAI-compatible provider, with any model. Save the program as chat.mjs and run: node chat.mjs",
     parts: ({ origin, key, model }) => [
@@ -243,6 +260,7 @@ console.log(text, usage.totalTokens);`,
   },
   {
     id: "curl",
+    kind: "library",
     name: "curl",
     summary: "The chat completions API. Anthropic's Messages API is at /v1/messages.",
     parts: ({ origin, key, model }) => [
@@ -258,10 +276,14 @@ console.log(text, usage.totalTokens);`,
   },
   {
     id: "svc-python",
-    name: "svc, Python",
-    summary: "The SDK of this gateway for Python: chat, tools, embeddings, speech and bundles.",
+    kind: "own",
+    name: "svc SDK, Python",
+    summary: "The SDK of this gateway for Python: chat, tools, embeddings, speech and bundles. It is in the package of the gateway.",
     parts: ({ origin, key, model }) => [
-      { title: "Set the address and the key", code: `export SVC_GATEWAY_URL=${origin}/v1\n${exportKey(key)}` },
+      {
+        title: "Install it, and set the address and the key",
+        code: `pip install svc-gateway\nexport SVC_GATEWAY_URL=${origin}/v1\n${exportKey(key)}`,
+      },
       {
         title: "Send a request",
         code: `import svc
@@ -272,4 +294,33 @@ with svc.Client() as client:
       },
     ],
   },
+  {
+    id: "svc-typescript",
+    kind: "own",
+    name: "svc SDK, TypeScript",
+    summary: "@svc/client, the SDK of this gateway for Node.js, browsers and React Native. Save the program as chat.mjs and run: node chat.mjs",
+    parts: ({ origin, key, model }) => [
+      {
+        title: "Build the package in a clone of the gateway's repository",
+        code: "cd sdk/typescript && npm ci --ignore-scripts && npm run build && npm pack",
+      },
+      {
+        title: "Copy the package to your project, install it there, and set the address and the key",
+        code: `npm install ./svc-client-0.1.0.tgz\nexport SVC_GATEWAY_URL=${origin}/v1\n${exportKey(key)}`,
+      },
+      {
+        title: "Send a request",
+        code: `import { Client } from "@svc/client";
+
+const stream = new Client().chat("What is a gateway?", { model: ${quoted(model)}, stream: true });
+for await (const chunk of stream) process.stdout.write(chunk.text);`,
+      },
+    ],
+  },
+];
+
+export const CLIENT_GROUPS = [
+  { name: "Coding agents", clients: CLIENTS.filter(({ kind }) => kind === "agent") },
+  { name: "Libraries and curl", clients: CLIENTS.filter(({ kind }) => kind === "library") },
+  { name: "SDKs of this gateway", clients: CLIENTS.filter(({ kind }) => kind === "own") },
 ];

@@ -1,5 +1,6 @@
-/** Sends one short request with the new key, as the client will. */
+/** Sends one short request with the chosen key, as the client will. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import { BusyButton } from "../../components/busy-button";
 import { formatMilliseconds } from "../../components/format";
 
 const TIMEOUT_MILLISECONDS = 60_000;
@@ -24,7 +25,7 @@ export function TestKey({ secret, model }: { secret: string; model: string }) {
   };
   return (
     <div class="row">
-      <button type="button" disabled={isBusy} onClick={() => void run()}>{isBusy ? "Testing…" : "Test the key"}</button>
+      <BusyButton type="button" isBusy={isBusy} onClick={() => void run()}>{isBusy ? "Testing…" : "Test the key"}</BusyButton>
       <span class={result ? `test-result ${result.isSuccess ? "good" : "bad"}` : "hint"} role="status">
         {result?.text ?? `It sends one short request to ${model}.`}
       </span>

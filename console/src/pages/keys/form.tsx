@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { MadeKey, ShownKey } from "../../../build/schema";
 import { ApiError, requestJson } from "../../api/client";
+import { BusyButton } from "../../components/busy-button";
 import { Dialog } from "../../components/dialog";
 import { Field, type FieldProblems, fieldMessage, focusFirstInvalid } from "../../components/field";
 import { ErrorNotice } from "../../components/notices";
@@ -138,7 +139,7 @@ export function KeyForm<Saved extends ShownKey | MadeKey>(
       {error && !SHOWN_AT_FIELD.has(error.param ?? "") && <ErrorNotice error={error} />}
       <div class={onCancel ? "dialog-actions" : "row"}>
         {onCancel && <button type="button" onClick={onCancel}>Cancel</button>}
-        <button type="submit" class="primary" disabled={isBusy}>{isBusy ? busyAction : action}</button>
+        <BusyButton type="submit" class="primary" isBusy={isBusy}>{isBusy ? busyAction : action}</BusyButton>
       </div>
     </form>
   );

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import type { MadeKey, ShownKey } from "../../../build/schema";
 import { ApiError, renewSession, requestJson } from "../../api/client";
+import { BusyButton } from "../../components/busy-button";
 import { Dialog } from "../../components/dialog";
 import { Field } from "../../components/field";
 import { ErrorNotice } from "../../components/notices";
@@ -52,7 +53,7 @@ export function RotateDialog(
         {error && error.param !== "grace" && <ErrorNotice error={error} />}
         <div class="dialog-actions">
           <button type="button" onClick={onClose}>Cancel</button>
-          <button type="submit" class="primary" disabled={isBusy}>{isBusy ? "Rotating…" : "Rotate key"}</button>
+          <BusyButton type="submit" class="primary" isBusy={isBusy}>{isBusy ? "Rotating…" : "Rotate key"}</BusyButton>
         </div>
       </form>
     </Dialog>

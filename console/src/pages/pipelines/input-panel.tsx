@@ -1,5 +1,6 @@
 /** The input of a run: a text, a file, or the microphone. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import { BusyButton } from "../../components/busy-button";
 import { DropZone } from "../../components/drop-zone";
 import { formatBytes } from "../../components/format";
 import { Microphone, MicrophoneError, SAMPLE_RATE } from "../speech/microphone";
@@ -69,7 +70,7 @@ export function InputPanel(
       {source === "microphone" && <Recorder recording={recording} onRecorded={setRecording} onProblem={setProblem} />}
       {problem && <div class="notice error" role="alert"><p>{problem}</p></div>}
       <div class="row">
-        <button type="submit" class="primary" disabled={!isReady || isRunning}>{isRunning ? "Running…" : "Run"}</button>
+        <BusyButton type="submit" class="primary" disabled={!isReady} isBusy={isRunning}>{isRunning ? "Running…" : "Run"}</BusyButton>
         {isRunning && <button type="button" onClick={onStop}>Stop</button>}
       </div>
     </form>
@@ -124,9 +125,9 @@ function Recorder(
   };
   return (
     <div class="row">
-      <button type="button" disabled={state === "starting"} onClick={() => void (isRecording ? stop() : start())}>
+      <BusyButton type="button" isBusy={state === "starting"} onClick={() => void (isRecording ? stop() : start())}>
         {isRecording ? "Stop recording" : recording ? "Record again" : "Record"}
-      </button>
+      </BusyButton>
       {isRecording && <span role="status" class="recording">Recording…</span>}
       {isRecording && <span role="timer">{seconds} s</span>}
       {url && <audio controls src={url} aria-label="Recording" />}

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import type { ProviderState, ProviderTestResult } from "../../../build/schema";
 import { ApiError, requestJson } from "../../api/client";
+import { BusyButton } from "../../components/busy-button";
 import { formatCount, formatMilliseconds, formatTime } from "../../components/format";
 import { ErrorNotice } from "../../components/notices";
 import { HealthBadge, formatShare } from "./health";
@@ -52,13 +53,13 @@ export function ProviderCard({ provider, onTested }: { provider: ProviderState; 
           <div><dt>p99</dt><dd>{formatMilliseconds(recent.latency_p99_ms)}</dd></div>
         </dl>
         {firstTestable && (
-          <button
-            type="button" class="primary" disabled={runningModel !== null}
+          <BusyButton
+            type="button" class="primary" isBusy={runningModel !== null}
             onClick={() => void test(firstTestable)}
           >
             {runningModel === null ? "Test now" : "Testing…"}
             <span class="visually-hidden"> {provider.name}</span>
-          </button>
+          </BusyButton>
         )}
       </div>
       {provider.last_error && (

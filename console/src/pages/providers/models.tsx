@@ -1,5 +1,6 @@
 /** The models of a provider, each with its circuit breaker and its last minutes. */
 import type { ModelState, ProviderState } from "../../../build/schema";
+import { BusyButton } from "../../components/busy-button";
 import { formatCount, formatMilliseconds, formatTime } from "../../components/format";
 import { TableScroll } from "../../components/table-scroll";
 import { BreakerBadge, formatShare } from "./health";
@@ -30,9 +31,9 @@ export function ModelTable(
               <td>{model.last_error ? <><code>{model.last_error.code}</code> {formatTime(model.last_error.time)}</> : "–"}</td>
               <td>
                 {model.testable && (
-                  <button type="button" disabled={isTesting} aria-label={`Test ${model.id}`} onClick={() => onTest(model.id)}>
+                  <BusyButton type="button" isBusy={isTesting} aria-label={`Test ${model.id}`} onClick={() => onTest(model.id)}>
                     Test
-                  </button>
+                  </BusyButton>
                 )}
               </td>
             </tr>

@@ -8,6 +8,7 @@ import { Dialog } from "../../components/dialog";
 import { TIME_ZONE, formatCount, formatMilliseconds, formatTime } from "../../components/format";
 import { ErrorNotice, Loading } from "../../components/notices";
 import { pagePath } from "../../router";
+import { useIsAdmin } from "../../session";
 import { Attempts } from "./attempts";
 import { Explanation, useExplanation } from "./explanation";
 import { StatusBadge } from "./status";
@@ -30,10 +31,26 @@ export function RequestDetail({ id, onClose }: { id: string; onClose: () => void
   );
   return (
     <Dialog title="Request" isDrawer onClose={onClose}>
-      {error && <ErrorNotice error={error} onRetry={reload} />}
+      {error && (error.status === 404 ? <UnknownRequest id={id} onRetry={reload} /> : <ErrorNotice error={error} onRetry={reload} />)}
       {!data && !error && <Loading />}
       {data && (isRefused(data) ? <RefusedDetail refused={data} /> : <Detail entry={data} />)}
     </Dialog>
+  );
+}
+
+function UnknownRequest({ id, onRetry }: { id: string; onRetry: () => void }) {
+  const isAdmin = useIsAdmin();
+  return (
+    <div class="notice error" role="alert">
+      <p>There is no request <code class="wrap">{id}</code> that you may see.</p>
+      <ul class="hint">
+        <li>A request appears here up to 2 seconds after its end, and a running one not yet.</li>
+        {!isAdmin && <li>Your key sees its own requests alone.</li>}
+        <li>A refused request is known on the machine that refused it, and only while its file is kept.</li>
+        <li>The id can be that of another gateway, or incomplete. The response has it in the header <code>x-request-id</code>.</li>
+      </ul>
+      <button type="button" onClick={onRetry}>Look again</button>
+    </div>
   );
 }
 
@@ -67,8 +84,9 @@ function RefusedDetail({ refused }: { refused: RefusedRequest }) {
           <Fact label="Endpoint"><code class="wrap">{refused.endpoint}</code></Fact>
           <Fact label="Model">{refused.model_asked ?? "not read"}</Fact>
           <Fact label="Key">{refused.key_id ? <KeyLink id={refused.key_id} name={refused.key_name} /> : "no valid key"}</Fact>
+          <Tags tags={refused.tags} />
           <Fact label="Latency">{formatMilliseconds(refused.latency_ms)}</Fact>
-                    {refused.client_request_id && <Fact label="Client's id"><code class="wrap">{refused.client_request_id}</code></Fact>}
+          {refused.client_request_id && <Fact label="Client's id"><code class="wrap">{refused.client_request_id}</code></Fact>}
         </dl>
       </section>
       <section>
@@ -134,7 +152,6 @@ function exactUsd(value: number): string {
 }
 
 function Facts({ entry }: { entry: ExplainedEntry }) {
-  const tags = Object.entries(entry.tags);
   const isOtherModel = entry.model_asked && entry.model_asked !== entry.model;
   return (
     <dl class="request-facts">
@@ -145,13 +162,19 @@ function Facts({ entry }: { entry: ExplainedEntry }) {
       <Fact label="Provider">{entry.provider ?? "none"}</Fact>
       <Fact label="Key"><KeyLink id={entry.key_id} name={entry.key_name} /></Fact>
       {entry.ephemeral_id && <Fact label="Ephemeral key"><code class="wrap">{entry.ephemeral_id}</code></Fact>}
-      {tags.length > 0 && <Fact label="Tags">{tags.map(([name, value]) => <code key={name} class="wrap tag">{name}={value}</code>)}</Fact>}
+      <Tags tags={entry.tags} />
       <Fact label="Latency">{formatMilliseconds(entry.latency_ms)}</Fact>
       <Fact label="First byte after">{formatMilliseconds(entry.ttfb_ms)}</Fact>
       {entry.client_request_id && <Fact label="Client's id"><code class="wrap">{entry.client_request_id}</code></Fact>}
       {entry.upstream_request_id && <Fact label="Provider's id"><code class="wrap">{entry.upstream_request_id}</code></Fact>}
     </dl>
   );
+}
+
+function Tags({ tags }: { tags: Record<string, string> }) {
+  const shown = Object.entries(tags);
+  if (!shown.length) return null;
+  return <Fact label="Tags">{shown.map(([name, value]) => <code key={name} class="wrap tag">{name}={value}</code>)}</Fact>;
 }
 
 /** The page Keys finds keys by their ids. An ordinary key sees itself there. */

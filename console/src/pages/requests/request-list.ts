@@ -147,10 +147,10 @@ function emptyPage(): Pick<FetchedPage, "page" | "time"> {
   return { page: { object: "list", data: [], next_cursor: null, searched_until: "" }, time: Date.now() };
 }
 
-/** Refused requests have no provider, and the gateway does not keep the tags of their keys. */
-async function fetchRefused({ status, provider, tag, cursor, ...query }: Record<string, string>, signal: AbortSignal): Promise<RequestRow[] | null> {
+/** Refused requests have no provider. */
+async function fetchRefused({ status, provider, cursor, ...query }: Record<string, string>, signal: AbortSignal): Promise<RequestRow[] | null> {
   if (cursor) return null;
-  if (provider || tag || (status && status !== "refused")) return [];
+  if (provider || (status && status !== "refused")) return [];
   const list = await requestJson<{ data: RefusedRequest[] }>("/v1/requests/refused", {
     query: { ...query, limit: MAX_REFUSED_ROWS }, signal,
   });

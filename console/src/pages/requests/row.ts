@@ -28,7 +28,7 @@ export function rowOfEntry(entry: Entry): RequestRow {
 export function rowOfRefused(refused: RefusedRequest): RequestRow {
   return {
     ...refused,
-    tags: {},
+    tags: refused.tags,
     model: refused.model_asked,
     provider: null,
     attempts: 0,

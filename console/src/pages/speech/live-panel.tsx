@@ -1,5 +1,6 @@
 /** The live transcript of the microphone. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import { BusyButton } from "../../components/busy-button";
 import { LiveTranscription, type Transcript } from "./live-transcription";
 import { Microphone, MicrophoneError } from "./microphone";
 
@@ -104,13 +105,13 @@ export function LivePanel(
           )}
         </label>
         {state === "idle" || state === "starting" ? (
-          <button type="button" class="primary" disabled={state === "starting"} onClick={() => void start()}>
+          <BusyButton type="button" class="primary" isBusy={state === "starting"} onClick={() => void start()}>
             {finals.length ? "Record again" : "Start the microphone"}
-          </button>
+          </BusyButton>
         ) : (
-          <button type="button" class="primary" disabled={state === "finishing"} onClick={stop}>
+          <BusyButton type="button" class="primary" isBusy={state === "finishing"} onClick={stop}>
             {state === "finishing" ? "Finishing…" : "Stop"}
-          </button>
+          </BusyButton>
         )}
         <label class="field level">
           Level

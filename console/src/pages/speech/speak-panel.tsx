@@ -1,6 +1,7 @@
 /** Speech from text with an installed voice or a provider's model. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError } from "../../api/client";
+import { BusyButton } from "../../components/busy-button";
 import { ErrorNotice } from "../../components/notices";
 import { synthesize } from "./synthesis";
 
@@ -56,9 +57,9 @@ export function SpeakPanel({ voices }: { voices: string[] }) {
         />
       </label>
       <div class="row">
-        <button type="submit" class="primary" disabled={controller !== null}>
+        <BusyButton type="submit" class="primary" isBusy={controller !== null}>
           {controller ? "Speaking…" : "Speak"}
-        </button>
+        </BusyButton>
         {controller && <button type="button" onClick={() => controller.abort()}>Cancel</button>}
       </div>
       {error && <ErrorNotice error={error} />}
