@@ -100,7 +100,7 @@ def test_embeddings_response_without_usage_is_estimated_from_input(gateway: Gate
     ("fields", "param"),
     [
         ({"input": ""}, "input"),
-        ({"input": ["a", 1]}, "input"),
+        ({"input": ["a", 1]}, "input[1]"),
         ({"input": None}, "input"),
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"dimensions": 0}, "dimensions"),

@@ -166,6 +166,21 @@ def no_finish(letter: Letter, stream: bool) -> Script:
     return answer(200, {**whole, "choices": [], "status": None})
 
 
+def after_finish(ending: Script) -> Callable[[Letter, bool], Script]:
+    """A stream up to its finish reason, then `ending` in place of the usage and the end mark.
+
+    A Responses stream has the finish reason in its last event. JSON is complete.
+    """
+
+    def plays(letter: Letter, stream: bool) -> Script:
+        if stream:
+            kept = {"A": openai_wire.stream(TEXT, usage=False, done=False), "B": events("B")[:-1], "R": events("R")}
+            return sse(kept[letter], end=ending)
+        return answer(200, response_body(letter))
+
+    return plays
+
+
 def repeated(letter: Letter, stream: bool) -> Script:
     """Role, tool id and tool name in every chunk; a repeated key in JSON."""
     if not stream:
@@ -232,6 +247,9 @@ FAULTS = [
     Fault("error event first", error_first),
     Fault("error event in the stream", error_inside, **_MOVES_JSON),
     Fault("end without a finish reason", no_finish, tries=1, **_MOVES_JSON),
+    Fault("reset after the finish reason", after_finish(pause(0.2) + reset()), WHOLE, WHOLE, False, False),
+    Fault("closed after the finish reason", after_finish(fin()), WHOLE, WHOLE, False, False),
+    Fault("stall after the finish reason", after_finish(stall()), WHOLE, WHOLE, False, False, seconds=3.0),
     Fault("repeated fields", repeated, WHOLE, WHOLE, False, False),
     Fault("line of 10 MB", long_line, **_MOVES_JSON, tries=1, seconds=4.0),
 ]

@@ -22,6 +22,9 @@ The test uses these settings: one retry, and timeouts of one second to connect, 
 chunks. A request may take three seconds in total. The fallback is a provider of the other dialect.
 
 * *complete response* is status 200, and for a stream also a finish reason and its last event.
+* A stream is complete once it has its finish reason, also if the connection is lost before the provider's end mark. The
+  gateway adds the mark. If the usage was still missing, the ledger has an estimate, and so has a client of the Messages
+  API, whose usage needs numbers.
 * *attempts* is the value of the header `x-svc-attempts`, when it is more than 1.
 * *Seconds* is the test's limit for the time until the client has the response or the error. It is not a measurement.
   For the longest bodies, the limit is one second more than the total timeout.

@@ -173,10 +173,16 @@ class StreamEncoder(Protocol):
 class Dialect(ABC):
     """One wire format, for clients and for upstreams."""
 
-    __slots__ = ("chat_path", "forced_tool_variant", "models_path", "name", "request_id_header")
+    __slots__ = ("chat_path", "forced_tool_variant", "models_path", "name", "request_id_header", "requires_usage")
 
     def __init__(
-        self, name: str, *, chat_path: str, models_path: str, request_id_header: bytes = b"x-request-id"
+        self,
+        name: str,
+        *,
+        chat_path: str,
+        models_path: str,
+        request_id_header: bytes = b"x-request-id",
+        requires_usage: bool = False,
     ) -> None:
         self.name = name
         self.chat_path = chat_path
@@ -185,6 +191,8 @@ class Dialect(ABC):
         """The path of the model list after a provider's base URL."""
         self.request_id_header = request_id_header
         """The response header with the provider's id of the request, in lower case."""
+        self.requires_usage = requires_usage
+        """Whether each response for a client has numbers of tokens, so that missing ones are estimated."""
         self.forced_tool_variant: Dialect | None = None
         """The dialect of requests that force a tool call, for upstreams without `UpstreamOverrides.forced_tools`."""
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody, StreamEncoder
+from svc.dialects.base import (
+    Dialect,
+    EncodedRequest,
+    EncodedResponse,
+    ModelProfile,
+    RequestBody,
+    StreamDecoder,
+    StreamEncoder,
+)
 from svc.dialects.endpoint import KEEP_ALIVE_COMMENT, Codec, Endpoint, RequestDecoder
 from svc.dialects.resume import ResumableTranslation, supports_resume
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.tool_names import LongNameStreamDecoder, find_long_names, restore_tool_names
-from svc.dialects.translation import StreamTranslation
+from svc.dialects.translation import MeteredTranslation, StreamTranslation
 from svc.errors import SvcError
-from svc.wire.chat import ChatRequest
+from svc.wire.chat import ChatRequest, ChatResponse
+from svc.wire.usage import TokenUsage
 
 
 class TranslatingCodec(Codec):
@@ -39,7 +48,11 @@ class TranslatingCodec(Codec):
         return self._upstream.encode_request(self._canonical_request(decode), profile)
 
     def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
-        return StreamTranslation(self._upstream.create_stream_decoder(), self._create_encoder(routing_info))
+        decoder, encoder = self._create_decoder(), self._create_encoder(routing_info)
+        return MeteredTranslation(decoder, encoder) if self.requires_usage else StreamTranslation(decoder, encoder)
+
+    def _create_decoder(self) -> StreamDecoder:
+        return self._upstream.create_stream_decoder()
 
     def decode_error_message(self, raw: bytes) -> str | None:
         return self._upstream.decode_error_message(raw)
@@ -74,7 +87,12 @@ class ChatCodec(TranslatingCodec):
         self._client = client
 
     def decode_response(self, raw: bytes) -> EncodedResponse:
-        response = self._upstream.decode_response(raw)
+        return self._encode_response(self._decode_response(raw))
+
+    def _decode_response(self, raw: bytes) -> ChatResponse:
+        return self._upstream.decode_response(raw)
+
+    def _encode_response(self, response: ChatResponse) -> EncodedResponse:
         return EncodedResponse(self._client.encode_response(response), response.usage, response.finish, response.model)
 
     def _create_encoder(self, routing_info: RoutingInfo) -> StreamEncoder:
@@ -88,28 +106,37 @@ class ChatTranslation(ChatCodec):
 
     needs_request: ClassVar[bool] = True
 
+    def __init__(self, client: Dialect, upstream: Dialect) -> None:
+        super().__init__(client, upstream)
+        self.requires_usage = client.requires_usage
+
+    def decode_response_with_usage(self, raw: bytes, usage: TokenUsage) -> EncodedResponse:
+        response = self._decode_response(raw)
+        response.usage = usage
+        return self._encode_response(response)
+
     def for_request(self, decode: RequestDecoder, profile: ModelProfile) -> Codec:
         if long_names := find_long_names(self._canonical_request(decode)):
             return _LongNameTranslation(self._client, self._upstream, long_names)
         return self
 
 
-class _LongNameTranslation(ChatCodec):
+class _LongNameTranslation(ChatTranslation):
     """The codec of one request with long names of tools."""
 
     __slots__ = ("_long_names",)
+
+    needs_request: ClassVar[bool] = False
 
     def __init__(self, client: Dialect, upstream: Dialect, long_names: dict[str, str]) -> None:
         super().__init__(client, upstream)
         self._long_names = long_names
 
-    def decode_response(self, raw: bytes) -> EncodedResponse:
-        response = restore_tool_names(self._upstream.decode_response(raw), self._long_names)
-        return EncodedResponse(self._client.encode_response(response), response.usage, response.finish, response.model)
+    def _decode_response(self, raw: bytes) -> ChatResponse:
+        return restore_tool_names(self._upstream.decode_response(raw), self._long_names)
 
-    def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
-        decoder = LongNameStreamDecoder(self._upstream.create_stream_decoder(), self._long_names)
-        return StreamTranslation(decoder, self._create_encoder(routing_info))
+    def _create_decoder(self) -> StreamDecoder:
+        return LongNameStreamDecoder(self._upstream.create_stream_decoder(), self._long_names)
 
 
 class ChatEndpoint(Endpoint):

@@ -21,6 +21,7 @@ from svc.errors import InvalidRequest, SvcError, UpstreamError
 from svc.wire.chat import ChatRequest
 from svc.wire.error import encode_error_body
 from svc.wire.stored_response import ResponseParts
+from svc.wire.usage import TokenUsage
 
 KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
 """A comment, which parsers of server-sent events ignore (HTML standard, section 9.2.6)."""
@@ -31,7 +32,7 @@ RequestDecoder = Callable[[], Any]
 class Codec(ABC):
     """Converts the requests and responses of one endpoint for upstreams of one dialect."""
 
-    __slots__ = ("forwards_head", "upstream_path")
+    __slots__ = ("forwards_head", "requires_usage", "upstream_path")
 
     needs_request: ClassVar[bool] = False
     """Whether responses depend on the request: `for_request` returns the codec of one request."""
@@ -41,6 +42,8 @@ class Codec(ABC):
         """The path after a provider's base URL."""
         self.forwards_head = forwards_head
         """Whether the upstream gets the client's query and the endpoint's `forwarded_headers`."""
+        self.requires_usage = False
+        """Whether a response has to state its usage, so that a missing one is estimated."""
 
     def for_request(self, decode: RequestDecoder, profile: ModelProfile) -> Codec:
         """Return the codec of one request to a backend. Required if `needs_request`."""
@@ -55,6 +58,10 @@ class Codec(ABC):
     @abstractmethod
     def decode_response(self, raw: bytes) -> EncodedResponse:
         """Return the response for the client, and its usage. Raises ProviderFailed if it is malformed."""
+
+    def decode_response_with_usage(self, raw: bytes, usage: TokenUsage) -> EncodedResponse:
+        """Return the response for the client with this usage. Required if `requires_usage`."""
+        raise NotImplementedError
 
     def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
         """Create the transform for a streamed response. Required if `routing_info.stream` can be set."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import binascii
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
 from svc.errors import InvalidRequest
 
+MAX_METADATA_KEY_CHARS: Final = 64
+"""The limit of OpenAI's APIs (platform.openai.com/docs/api-reference/responses/create)."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default"]
 """The efforts of OpenAI and Anthropic. `default` is Groq's."""
 FunctionName = Annotated[str, Meta(min_length=1, pattern="^[a-zA-Z0-9_-]{1,64}\\Z")]
@@ -17,8 +19,28 @@ AnthropicToolName = Annotated[str, Meta(min_length=1, pattern="^[a-zA-Z0-9_-]{1,
 """The name of a tool in Anthropic's API (docs.anthropic.com, "Tool use")."""
 
 
+def check_metadata(metadata: dict[str, Any] | None) -> None:
+    """Raise InvalidRequest that names the key of a value of `metadata` that is no string."""
+    for name, value in (metadata or {}).items():
+        if not isinstance(value, str):
+            path = metadata_path(name)
+            raise InvalidRequest(f"Invalid value for `{path}`: expected string.", param=path)
+
+
+def metadata_path(name: str) -> str:
+    """Return the path of a value of `metadata`, without the rest of a long key."""
+    return f"metadata.{name[:MAX_METADATA_KEY_CHARS]}"
+
+
+def check_link(url: str, path: str) -> str:
+    """Return the link to an image or a document. Raises InvalidRequest if it is none of HTTP."""
+    if url.startswith(("https://", "http://")):
+        return url
+    raise InvalidRequest(f"`{path}` must be an http(s) link.", param=path)
+
+
 def check_base64(data: str, path: str) -> str:
-    """Return the data of an image. Raises InvalidRequest if it is empty, or not base64 (RFC 4648, section 4)."""
+    """Return the data. Raises InvalidRequest if it is empty, or not base64 (RFC 4648, section 4)."""
     try:
         if binascii.a2b_base64(data, strict_mode=True):
             return data

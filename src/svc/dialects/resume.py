@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from svc.dialects.base import Dialect, StreamDecoder, StreamEncoder
-from svc.dialects.translation import StreamTranslation
+from svc.dialects.translation import MeteredTranslation
 from svc.errors import SvcError
 from svc.wire.chat import (
     ChatMessage,
@@ -32,8 +32,8 @@ RESUME_COMMENT: Final = b": resumed\n\n"
 """Marks the continuation in the stream for debugging. Clients ignore comments."""
 
 
-class ResumableTranslation(StreamTranslation):
-    """A StreamTranslation that keeps the text."""
+class ResumableTranslation(MeteredTranslation):
+    """A translation that keeps the text."""
 
     __slots__ = ("_is_continuation", "_is_text_only", "_text", "_trailing_whitespace")
 

@@ -1,7 +1,7 @@
 """Transforms an upstream's stream for the client: splits events, detects truncation, and encodes errors.
 
 StreamTransform ─ Passthrough ─ one subclass per dialect (the same dialect on both sides)
-                └ StreamTranslation                      (through the canonical chat)
+                └ StreamTranslation ─ MeteredTranslation (through the canonical chat)
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class StreamTransform:
         "has_started",
         "model",
         "passthrough_template",
+        "request_body",
         "request_id",
         "usage",
         "usage_is_estimated",
@@ -63,6 +64,8 @@ class StreamTransform:
         """The provider's key, which is redacted from errors."""
         self.request_id = ""
         """The gateway's request id, for the error of a dialect that has one there."""
+        self.request_body = b""
+        """The body of the request, from which a missing usage is estimated. Empty if the client needs none."""
         self.passthrough_template: ChunkTemplate | None = None
         """A template for the next event. Set only between two events of a running stream.
 

@@ -5,9 +5,12 @@ upstream ── events ──> StreamDecoder ── deltas ──> StreamEncoder
 
 from __future__ import annotations
 
+from typing import Final
+
 from svc.dialects.base import StreamDecoder, StreamEncoder
 from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate, learn_template
 from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens
 from svc.dialects.upstream_errors import from_stream_error, truncated_response_error
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.chat import (
@@ -19,6 +22,9 @@ from svc.wire.chat import (
     UsageUpdate,
 )
 from svc.wire.sse import split_events
+
+MIN_USAGE_SAMPLE_BYTES: Final = 4096
+"""The bytes of a stream from whose text density its tokens are estimated."""
 
 
 class StreamTranslation(StreamTransform):
@@ -105,3 +111,28 @@ class StreamTranslation(StreamTransform):
 
     def _encode_error(self, error: SvcError) -> bytes:
         return self._encoder.encode_failure(error)
+
+
+class MeteredTranslation(StreamTranslation):
+    """A StreamTranslation for a client that needs a usage. If the upstream reports none, it is estimated."""
+
+    __slots__ = ("_received_bytes", "_sample")
+
+    def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
+        super().__init__(decoder, encoder)
+        self._received_bytes = 0
+        self._sample = b""
+        """The start of the stream."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._received_bytes += len(chunk)
+        if len(self._sample) < MIN_USAGE_SAMPLE_BYTES:
+            self._sample += chunk
+        return super().feed(chunk)
+
+    def _encode_end(self) -> bytes:
+        if self.usage is None and self.request_body:
+            tokens = estimate_completion_tokens(self._received_bytes, self._sample, self._sample)
+            self.usage, self.usage_is_estimated = billable_usage(None, self.request_body, tokens)
+            self._encoder.encode(UsageUpdate(self.usage))
+        return super()._encode_end()

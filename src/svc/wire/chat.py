@@ -47,6 +47,8 @@ class DocumentPart(msgspec.Struct):
     title: str | None = None
     """The file name."""
     cache: dict[str, Any] | None = None
+    path: str = ""
+    """The client's field with the link or the data, for the error of an upstream that does not take it."""
 
 
 class ThinkingPart(msgspec.Struct):

@@ -16,8 +16,10 @@ WHERE = "messages[0].content[0]"
 
 def translate(dialect: str, part: dict[str, Any]) -> EncodedRequest:
     """Translate a request with one content part from `dialect` to the other dialect."""
-    body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [part]}]}
-    raw = json.dumps(body).encode()
+    messages: list[Any] = [{"role": "user", "content": [part]}]
+    if part["type"] == "tool_result":
+        messages.insert(0, {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f"}]})
+    raw = json.dumps({"model": "m", "max_tokens": 5, "messages": messages}).encode()
     if dialect == "anthropic":
         return openai.dialect.encode_request(anthropic.dialect.decode_request(raw), ModelProfile("gpt"))
     return anthropic.dialect.encode_request(openai.dialect.decode_request(raw), ModelProfile("claude"))
@@ -34,7 +36,7 @@ def document(**source: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("dialect", "part", "param"),
     [
-        ("anthropic", document(type="url", url="https://example.com/a.pdf"), "messages"),
+        ("anthropic", document(type="url", url="https://example.com/a.pdf"), f"{WHERE}.source.url"),
         ("anthropic", document(type="base64", data="JVBERi0="), f"{WHERE}.source"),
         ("anthropic", document(type="new", data="x"), f"{WHERE}.source"),
         (
@@ -45,9 +47,12 @@ def document(**source: Any) -> dict[str, Any]:
         ("openai", {"type": "file"}, f"{WHERE}.file"),
         ("openai", file(filename="a.pdf"), f"{WHERE}.file"),
         ("openai", file(file_data="not a data URL"), f"{WHERE}.file.file_data"),
-        ("openai", file(file_data="data:application/zip;base64,UEs="), "messages[0].content"),
-        ("openai", file(file_data="data:text/plain;base64,/w=="), "messages[0].content"),
-        ("openai", file(file_data="data:text/plain;base64,é"), "messages[0].content"),
+        ("openai", file(file_data="data:application/zip;base64,UEs="), f"{WHERE}.file.file_data"),
+        ("openai", file(file_data="data:text/plain;base64,/w=="), f"{WHERE}.file.file_data"),
+        ("openai", file(file_data="data:text/plain;base64,é"), f"{WHERE}.file.file_data"),
+        ("openai", file(file_data="JVBERi0xLjQ=="), f"{WHERE}.file.file_data"),
+        ("openai", file(file_data="data:application/pdf;base64,A=A"), f"{WHERE}.file.file_data"),
+        ("openai", file(file_data=""), f"{WHERE}.file.file_data"),
     ],
 )
 def test_document_unsupported_by_other_dialect_raises_invalid_request(
@@ -81,4 +86,4 @@ def test_document_context_and_citations_are_listed_as_dropped(inside: bool) -> N
 def test_document_text_in_tool_result_becomes_tool_message_text() -> None:
     inner = [{"type": "text", "text": "a"}, document(type="text", media_type="text/plain", data="b")]
     body = json.loads(translate("anthropic", {"type": "tool_result", "tool_use_id": "t", "content": inner}).body)
-    assert body["messages"] == [{"role": "tool", "tool_call_id": "t", "content": "a\nb"}]
+    assert body["messages"][1:] == [{"role": "tool", "tool_call_id": "t", "content": "a\nb"}]

@@ -42,7 +42,15 @@ def read(dialect: Dialect, **fields: Any) -> Any:
 
 def content(dialect: Dialect, *blocks: Any, role: str = "user") -> Any:
     """Return the canonical parts of a message with these blocks."""
-    return read(dialect, messages=[{"role": role, "content": list(blocks)}]).messages[0].parts
+    messages = [{"role": role, "content": list(blocks)}]
+    calls = [
+        {"type": "tool_use", "id": block["tool_use_id"], "name": "f"}
+        for block in blocks
+        if isinstance(block, dict) and block.get("tool_use_id")
+    ]
+    if calls:
+        messages.insert(0, {"role": "assistant", "content": calls})
+    return read(dialect, messages=messages).messages[-1].parts
 
 
 def write(dialect: Dialect, source: Dialect, target: ModelProfile = TARGET, **fields: Any) -> dict[str, Any]:
@@ -73,13 +81,14 @@ def test_anthropic_request_all_fields_are_decoded() -> None:
         top_p=0.9,
         top_k=40,
         stop_sequences=["END"],
+        max_tokens=4096,
         metadata={"user_id": "u1"},
         thinking={"type": "enabled", "budget_tokens": 2048},
         output_config={"effort": "high", "format": {"type": "json_schema", "schema": {"type": "object"}}},
         service_tier="auto",
     )
     assert request.messages[0] == ChatMessage("system", [TextPart("Be brief.")])
-    assert (request.stream, request.include_usage, request.max_tokens) == (True, True, 100)
+    assert (request.stream, request.include_usage, request.max_tokens) == (True, True, 4096)
     assert (request.temperature, request.top_p, request.top_k, request.stop) == (0.5, 0.9, 40, ["END"])
     assert (request.user, request.effort, request.source) == ("u1", "high", "anthropic")
     assert request.thinking == {"type": "enabled", "budget_tokens": 2048}
@@ -160,21 +169,22 @@ def test_anthropic_request_incomplete_block_error_names_the_field(block: dict[st
 def test_anthropic_request_tool_choice_is_decoded(choice: dict[str, Any], expected: ToolChoice) -> None:
     request = read(anthropic, tools=[{"name": "f", "input_schema": {}}], tool_choice=choice)
     assert (request.tool_choice, request.parallel_tool_calls) == (expected, None)
-    one = read(anthropic, tool_choice={**choice, "disable_parallel_tool_use": True})
+    tools = [{"name": "f", "input_schema": {}}]
+    one = read(anthropic, tools=tools, tool_choice={**choice, "disable_parallel_tool_use": True})
     assert one.parallel_tool_calls is False
 
 
 def test_anthropic_request_tools_keep_all_fields() -> None:
     tool = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True, "cache_control": CACHE}
-    assert read(anthropic, tools=[tool, {"name": "g", "type": "custom"}]).tools == [
+    assert read(anthropic, tools=[tool, {"name": "g", "type": "custom", "input_schema": {}}]).tools == [
         ToolDefinition("f", "d", {"type": "object"}, True, CACHE),
-        ToolDefinition("g"),
+        ToolDefinition("g", parameters={}),
     ]
 
 
 def test_anthropic_request_tool_without_name_or_of_other_type_is_rejected() -> None:
     assert rejected_param(anthropic, tool_choice={"type": "tool"}) == "tool_choice.name"
-    tools = [{"name": "f"}, {"name": "bash", "type": "bash_20250124"}]
+    tools = [{"name": "f", "input_schema": {}}, {"name": "bash", "type": "bash_20250124"}]
     assert rejected_param(anthropic, tools=tools) == "tools[1].type"
 
 
@@ -398,7 +408,8 @@ def test_anthropic_upstream_tool_choice_is_encoded(choice: Any, parallel: bool |
     assert write(anthropic, openai, tools=tools, tool_choice=choice, parallel_tool_calls=parallel).get(
         "tool_choice"
     ) == (expected)
-    assert "tool_choice" not in write(anthropic, openai, tool_choice=choice, parallel_tool_calls=parallel)
+    if choice != "required":  # it is rejected
+        assert "tool_choice" not in write(anthropic, openai, tool_choice=choice, parallel_tool_calls=parallel)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +503,7 @@ def test_anthropic_upstream_thinking_without_signature_is_dropped() -> None:
                     {"role": "user", "content": "Hi"},
                 ]
             },
-            "messages",
+            "messages[0].content",
         ),
         (
             {
@@ -571,7 +582,7 @@ def test_openai_upstream_unsupported_fields_are_listed_as_dropped() -> None:
         system=[{"type": "text", "text": "s", "cache_control": CACHE}],
         messages=[
             {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": blocks},
+            {"role": "assistant", "content": [*blocks, {"type": "tool_use", "id": "t", "name": "f"}]},
             {"role": "user", "content": [result]},
         ],
         top_k=40,
@@ -722,7 +733,7 @@ def test_tool_name_that_providers_refuse_is_rejected(name: str) -> None:
 
 def test_tool_name_of_maximum_length_is_accepted() -> None:
     assert read(openai, tools=[{"type": "function", "function": {"name": "n" * 64}}]).tools[0].name == "n" * 64
-    assert read(anthropic, tools=[{"name": "n" * 128}]).tools[0].name == "n" * 128
+    assert read(anthropic, tools=[{"name": "n" * 128, "input_schema": {}}]).tools[0].name == "n" * 128
 
 
 def test_unknown_effort_is_rejected() -> None:

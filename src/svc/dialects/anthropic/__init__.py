@@ -32,7 +32,11 @@ class AnthropicDialect(Dialect):
 
     def __init__(self) -> None:
         super().__init__(
-            "anthropic", chat_path="/v1/messages", models_path="/v1/models", request_id_header=b"request-id"
+            "anthropic",
+            chat_path="/v1/messages",
+            models_path="/v1/models",
+            request_id_header=b"request-id",
+            requires_usage=True,
         )
 
     def decode_request(self, raw: bytes) -> ChatRequest:

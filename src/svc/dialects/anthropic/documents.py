@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from svc.dialects.request_values import check_base64, check_link
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
 from svc.wire.chat import DocumentPart
@@ -30,22 +31,24 @@ def decode_document(source: Any, title: str | None, cache: dict[str, Any] | None
     document = DocumentPart(title=title, cache=cache)
     match decoded.type:
         case "base64" if decoded.data is not None and decoded.media_type:
-            document.media_type, document.data = decoded.media_type.lower(), decoded.data
+            document.media_type = decoded.media_type.lower()
+            document.data = check_base64(decoded.data, f"{path}.source.data")
         case "text" if decoded.data is not None:
             document.text = decoded.data
         case "url" if decoded.url:
-            document.url = decoded.url
+            document.path = f"{path}.source.url"
+            document.url = check_link(decoded.url, document.path)
         case "file" if decoded.file_id:
             document.file_id = decoded.file_id
         case _:
-            message = "A document must be base64 data, text, a link, or a file's id."
+            message = f"`{path}.source` must be base64 data, text, a link, or a file's id."
             raise InvalidRequest(message, param=f"{path}.source")
     return document
 
 
 def encode_document(document: DocumentPart, path: str) -> dict[str, Any]:
     """Encode a `document` block. Raises InvalidRequest for a media type that Anthropic does not support."""
-    block: dict[str, Any] = {"type": "document", "source": _encode_source(document, path)}
+    block: dict[str, Any] = {"type": "document", "source": _encode_source(document, document.path or f"{path}.content")}
     if document.title:
         block["title"] = document.title
     return {**block, "cache_control": document.cache} if document.cache else block
@@ -65,9 +68,9 @@ def _encode_source(document: DocumentPart, path: str) -> dict[str, Any]:
         try:
             return _text_source(base64.b64decode(data, validate=True).decode())
         except ValueError:
-            raise InvalidRequest("A text file must be UTF-8 in base64.", param=f"{path}.content") from None
+            raise InvalidRequest("A text file must be UTF-8 in base64.", param=path) from None
     message = f"The provider of this model supports only files of the types {PDF_MEDIA_TYPE} and text."
-    raise InvalidRequest(message, param=f"{path}.content")
+    raise InvalidRequest(message, param=path)
 
 
 def _text_source(text: str) -> dict[str, Any]:

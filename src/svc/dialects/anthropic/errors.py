@@ -107,4 +107,11 @@ def encode_error_event(error: SvcError, request_id: str = "") -> bytes:
 
 
 def _error_body(error: SvcError) -> dict[str, object]:
-    return {"type": "error", "error": {"type": error_type(error), "message": error.message}}
+    return {"type": "error", "error": {"type": error_type(error), "message": _name_field(error)}}
+
+
+def _name_field(error: SvcError) -> str:
+    """Return the message with the invalid field, for which this format has no other place."""
+    if error.param is None or error.upstream is not None or error.param in error.message:
+        return error.message
+    return f"`{error.param}`: {error.message}"

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from svc.dialects.anthropic.documents import decode_document
+from svc.dialects.anthropic.request_rules import check_cache_control, check_hints, check_thinking, check_tool_names
 from svc.dialects.anthropic.request_schema import MAX_REQUESTED_TOKENS
-from svc.dialects.request_values import AnthropicToolName, Effort, check_base64
+from svc.dialects.request_values import AnthropicToolName, Effort, check_base64, check_link
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -100,8 +101,8 @@ class _RequestBody(msgspec.Struct):
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: int | None = None
-    stop_sequences: list[str] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    stop_sequences: list[NonEmptyText] | None = None
     tools: list[_RequestTool] | None = None
     tool_choice: _RequestToolChoice | None = None
     thinking: dict[str, Any] | None = None
@@ -111,6 +112,13 @@ class _RequestBody(msgspec.Struct):
 
 _KNOWN_FIELDS: Final = frozenset(_RequestBody.__struct_fields__)
 _OUTPUT_CONFIG_FIELDS: Final = frozenset(_RequestOutputConfig.__struct_fields__)
+_BLOCK_ROLES: Final = {
+    "tool_use": "assistant",
+    "tool_result": "user",
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+}
+"""The roles of blocks that only one role can have."""
 _TOOL_CHOICE_MODES: Final[dict[str, Literal["auto", "none", "required", "tool"]]] = {
     "auto": "auto",
     "any": "required",
@@ -123,8 +131,14 @@ def decode_request(raw: bytes) -> ChatRequest:
     """Decode a request. Raises InvalidRequest with the field, also for features that only this dialect has."""
     fields = decode_client_object(raw)
     body = convert_client_value(fields, _RequestBody, "")
+    check_hints(fields)
     messages = [_decode_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
+    _check_roles_and_results(body.messages)
+    tools = [_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])]
+    check_tool_names(tools)
+    check_thinking(body.thinking, body.max_tokens, has_tools=bool(tools))
     if body.system:
+        _reject_other_types(body.system, ("text",), "system")
         messages.insert(0, ChatMessage("system", _decode_parts(body.system, "system")))
     choice = body.tool_choice
     config = body.output_config or _RequestOutputConfig()
@@ -138,9 +152,9 @@ def decode_request(raw: bytes) -> ChatRequest:
         top_p=body.top_p,
         top_k=body.top_k,
         stop=body.stop_sequences or [],
-        tools=[_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])],
-        tool_choice=_decode_tool_choice(choice) if choice else None,
-        parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
+        tools=tools,
+        tool_choice=_decode_tool_choice(choice, tools) if choice else None,
+        parallel_tool_calls=False if choice and choice.disable_parallel_tool_use and tools else None,
         response_format=ResponseFormat("json_schema", schema=config.format.schema) if config.format else None,
         effort=config.effort,
         thinking=body.thinking,
@@ -164,6 +178,23 @@ def _omitted_fields(body: _RequestBody, config: dict[str, Any]) -> list[str]:
     return names + (["messages[].citations"] if any(citations for _, citations in documents) else [])
 
 
+def _check_roles_and_results(messages: list[_RequestMessage]) -> None:
+    """Raise InvalidRequest for a block in a message of another role, or a result without an earlier call."""
+    called: set[str | None] = set()
+    for index, message in enumerate(messages):
+        for number, block in enumerate([] if isinstance(message.content, str) else message.content):
+            path = f"messages[{index}].content[{number}]"
+            role = _BLOCK_ROLES.get(block.type, message.role)
+            if role != message.role:
+                text = f"`{path}.type`: only a message of the role `{role}` can have the type `{block.type}`."
+                raise InvalidRequest(text, param=f"{path}.type")
+            if block.type == "tool_use":
+                called.add(block.id)
+            elif block.type == "tool_result" and block.tool_use_id not in called:
+                text = f"`{path}.tool_use_id` is not the id of an earlier `tool_use` block."
+                raise InvalidRequest(text, param=f"{path}.tool_use_id")
+
+
 def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
     return ChatMessage(message.role, _decode_parts(message.content, f"{path}.content"))
 
@@ -176,6 +207,7 @@ def _decode_parts(content: str | list[_RequestBlock], path: str) -> list[Content
 
 def _decode_block(block: _RequestBlock, path: str) -> list[ContentPart]:
     """Decode a block to one part, or to the parts of a document that consists of blocks."""
+    check_cache_control(block.cache_control, path)
     source = block.source
     if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
         content_type: Any = str | list[_RequestBlock]
@@ -209,13 +241,13 @@ def _decode_part(block: _RequestBlock, path: str) -> ContentPart:
 
 
 def _require_field(value: str | None, path: str, name: str) -> str:
-    if value is None:
+    if value is None or (not value and name in ("id", "name", "tool_use_id")):
         raise InvalidRequest(f"`{path}.{name}` is required.", param=f"{path}.{name}")
     return value
 
 
 def _unsupported_type_error(type_name: str, path: str) -> InvalidRequest:
-    message = f"The provider of this model does not support content of the type `{type_name[:50]}`."
+    message = f"`{path}.type`: the provider of this model does not support content of the type `{type_name[:50]}`."
     return InvalidRequest(message, param=f"{path}.type")
 
 
@@ -226,8 +258,8 @@ def _decode_image(block: _RequestBlock, path: str) -> ImagePart:
         data = check_base64(source.data, f"{path}.source.data")
         return ImagePart(media_type=source.media_type, data=data, cache=block.cache_control)
     if source is not None and source.type == "url" and source.url:
-        return ImagePart(url=source.url, cache=block.cache_control)
-    raise InvalidRequest("An image must be a link or base64 data.", param=f"{path}.source")
+        return ImagePart(url=check_link(source.url, f"{path}.source.url"), cache=block.cache_control)
+    raise InvalidRequest(f"`{path}.source` must be a link or base64 data of an image.", param=f"{path}.source")
 
 
 def _decode_tool_result(block: _RequestBlock, path: str) -> ToolResult:
@@ -253,12 +285,26 @@ def _reject_other_types(content: str | list[_RequestBlock], allowed_types: Colle
 
 def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
     if tool.type not in (None, "custom"):
-        message = f"The provider of this model has no tool of the type `{tool.type[:50]}`."
+        message = f"`{path}.type`: the provider of this model has no tool of the type `{tool.type[:50]}`."
         raise InvalidRequest(message, param=f"{path}.type")
+    if tool.input_schema is None:
+        raise InvalidRequest(f"`{path}.input_schema` is required.", param=f"{path}.input_schema")
+    if tool.input_schema.get("type", "object") != "object":
+        type_path = f"{path}.input_schema.type"
+        raise InvalidRequest(f"`{type_path}` must be `object`.", param=type_path)
+    check_cache_control(tool.cache_control, path)
     return ToolDefinition(tool.name, tool.description, tool.input_schema, tool.strict, tool.cache_control)
 
 
-def _decode_tool_choice(choice: _RequestToolChoice) -> ToolChoice:
+def _decode_tool_choice(choice: _RequestToolChoice, tools: list[ToolDefinition]) -> ToolChoice | None:
+    """Decode `tool_choice`. Returns None without tools: other APIs reject any choice then."""
     if choice.type == "tool" and not choice.name:
         raise InvalidRequest("`tool_choice.name` is required.", param="tool_choice.name")
+    if not tools:
+        if choice.type in ("any", "tool"):
+            raise InvalidRequest("`tool_choice` demands a tool, but `tools` has none.", param="tool_choice")
+        return None
+    if choice.type == "tool" and all(tool.name != choice.name for tool in tools):
+        name = (choice.name or "")[:64]
+        raise InvalidRequest(f"`tool_choice.name` is {name!r}, which is not in `tools`.", param="tool_choice.name")
     return ToolChoice(_TOOL_CHOICE_MODES[choice.type], choice.name)

@@ -12,6 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.anthropic.documents import FILES_BETA_HEADER_LINE, encode_document
+from svc.dialects.anthropic.request_rules import (
+    MIN_THINKING_BUDGET_TOKENS,
+    UNLIMITED_TOP_K,
+    check_openai_request,
+)
 from svc.dialects.base import EncodedRequest, ModelProfile
 from svc.dialects.request_passthrough import apply_overrides
 from svc.dialects.unsupported_fields import find_dropped_fields, lower_max_tokens
@@ -36,8 +41,6 @@ DEFAULT_ANTHROPIC_MAX_TOKENS: Final = 4096
 """The `max_tokens` that is sent if neither the client nor the model's settings have a limit. The API requires it."""
 MAX_USER_ID_CHARS: Final = 256
 """Maximum length of `metadata.user_id` (docs.anthropic.com, Messages, "maxLength 256")."""
-MIN_THINKING_BUDGET_TOKENS: Final = 1024
-"""Minimum of `thinking.budget_tokens`, which must also be less than `max_tokens`."""
 _IMAGE_MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _EFFORT_ALIASES: Final = {"none": None, "minimal": "low"}
 _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
@@ -52,6 +55,8 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
         requested = lower_max_tokens(request, profile, dropped)
         user = user[:MAX_USER_ID_CHARS] if user else None
     max_tokens = requested or profile.max_output_tokens or DEFAULT_ANTHROPIC_MAX_TOKENS
+    if request.source == "openai":
+        check_openai_request(request, request.max_tokens or max_tokens)
     stop = [text for text in request.stop if text.strip()]  # the API rejects blank ones
     if len(stop) < len(request.stop):
         dropped.append("stop")
@@ -59,7 +64,7 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
         "system": _encode_system(request),
         "temperature": None if request.temperature is None else min(request.temperature, 1.0),
         "top_p": request.top_p,
-        "top_k": request.top_k,
+        "top_k": None if request.top_k == UNLIMITED_TOP_K else request.top_k,
         "stop_sequences": stop or None,
         "tools": [_encode_tool(tool) for tool in request.tools] or None,
         "tool_choice": _encode_tool_choice(request),
@@ -100,11 +105,14 @@ def _dropped_fields(request: ChatRequest) -> list[str]:
 
 
 def _encode_system(request: ChatRequest) -> str | list[dict[str, Any]] | None:
-    parts = [part for message in request.messages if _is_system(message) for part in message.parts]
-    for part in parts:
-        if not isinstance(part, TextPart):
-            raise InvalidRequest("The provider of this model supports only text in system messages.", param="messages")
-    texts = [part for part in parts if isinstance(part, TextPart) and part.text]
+    texts: list[TextPart] = []
+    for index, message in enumerate(request.messages):
+        for part in message.parts if _is_system(message) else ():
+            if not isinstance(part, TextPart):
+                text = "The provider of this model supports only text in system messages."
+                raise InvalidRequest(text, param=f"messages[{index}].content")
+            if part.text:
+                texts.append(part)
     if not texts or not _has_turns(request):
         return None
     if any(part.cache for part in texts):

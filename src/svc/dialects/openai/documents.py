@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from svc.dialects.request_values import check_base64
 from svc.errors import InvalidRequest
 from svc.wire.chat import DocumentPart
 
@@ -28,15 +29,19 @@ def decode_file(file: FilePayload, cache: dict[str, Any] | None, path: str) -> D
     """Decode the file at `path`. Raises InvalidRequest if it has neither data nor id, or data in another format."""
     if file.file_data is None:
         if not file.file_id:
-            message = "A file must have `file_data` or `file_id`."
+            message = f"`{path}` must have `file_data` or `file_id`."
             raise InvalidRequest(message, param=path)
         return DocumentPart(file_id=file.file_id, title=file.filename, cache=cache)
+    data_path = f"{path}.file_data"
     if file.file_data.startswith(_BASE64_PDF_PREFIX):
-        return DocumentPart(media_type=PDF_MEDIA_TYPE, data=file.file_data, title=file.filename, cache=cache)
+        data = check_base64(file.file_data, data_path)
+        return DocumentPart(media_type=PDF_MEDIA_TYPE, data=data, title=file.filename, cache=cache, path=data_path)
     match = DATA_URL_PATTERN.fullmatch(file.file_data)
     if match is None:
-        raise InvalidRequest("A file must be a data URL in base64.", param=f"{path}.file_data")
-    return DocumentPart(media_type=match.group(1).lower(), data=match.group(2), title=file.filename, cache=cache)
+        raise InvalidRequest(f"`{data_path}` must be a data URL in base64.", param=data_path)
+    data = check_base64(match.group(2), data_path)
+    media_type = match.group(1).lower()
+    return DocumentPart(media_type=media_type, data=data, title=file.filename, cache=cache, path=data_path)
 
 
 def encode_file(document: DocumentPart) -> dict[str, Any]:
@@ -47,7 +52,7 @@ def encode_file(document: DocumentPart) -> dict[str, Any]:
         return {"type": "file", "file": {"file_id": document.file_id}}
     if document.data is None:
         message = "The provider of this model supports documents as base64 data, not as links."
-        raise InvalidRequest(message, param="messages")
+        raise InvalidRequest(message, param=document.path)
     name = document.title or "document"
     if document.media_type == PDF_MEDIA_TYPE and not name.lower().endswith(".pdf"):
         name += ".pdf"  # OpenAI rejects a PDF without the extension

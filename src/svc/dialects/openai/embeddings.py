@@ -81,22 +81,25 @@ def _check_inputs(inputs: list[Any], *, is_complete: bool) -> None:
     """
     kind = type(inputs[0])
     if kind not in (str, int, list) or any(type(item) is not kind for item in inputs):
-        raise InvalidRequest(
-            "Invalid value for `input`: expected a string, strings, tokens, or lists of tokens.", param="input"
-        )
+        index = next((index for index, item in enumerate(inputs) if type(item) is not kind), 0)
+        raise _invalid_item_error(index, "expected strings, tokens, or lists of tokens")
     if kind is not int and len(inputs) > MAX_EMBEDDING_INPUTS:
         raise InvalidRequest(f"`input` has more than {MAX_EMBEDDING_INPUTS} entries.", param="input")
     if kind is str and is_complete and not all(inputs):
-        index = inputs.index("")
-        raise InvalidRequest(f"`input[{index}]` is empty.", param=f"input[{index}]")
-    tokens = inputs if kind is int else []
-    if kind is list:
-        if not all(inputs):
-            raise InvalidRequest("`input` has an empty list of tokens.", param="input")
-        tokens = [token for token_list in inputs for token in token_list]
-    if any(type(token) is not int or not 0 <= token <= MAX_TOKEN_ID for token in tokens):
-        message = f"Invalid value for `input`: a token is an integer from 0 to {MAX_TOKEN_ID}."
-        raise InvalidRequest(message, param="input")
+        raise _invalid_item_error(inputs.index(""), "it is empty")
+    token_lists = [inputs] if kind is int else inputs if kind is list else []
+    for index, tokens in enumerate(token_lists):
+        if not tokens:
+            raise _invalid_item_error(index, "it is empty")
+        if any(type(token) is not int or not 0 <= token <= MAX_TOKEN_ID for token in tokens):
+            reason = f"a token is an integer from 0 to {MAX_TOKEN_ID}"
+            if kind is list:
+                raise _invalid_item_error(index, reason)
+            raise InvalidRequest(f"Invalid value for `input`: {reason}.", param="input")
+
+
+def _invalid_item_error(index: int, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid value for `input[{index}]`: {reason}.", param=f"input[{index}]")
 
 
 def decode_response(raw: bytes) -> EncodedResponse:

@@ -11,7 +11,7 @@ import msgspec
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.validation import decode_skeleton
+from svc.dialects.validation import decode_client_json, decode_skeleton
 from svc.errors import InvalidRequest
 from svc.wire.synthesis import MAX_SPEECH_INPUT_CHARS, SpeechRequest
 
@@ -27,6 +27,8 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
             f"The body is too large: `input` can have {MAX_SPEECH_INPUT_CHARS} characters.", param="input"
         )
     fields, body.skeleton = decode_skeleton(_REQUEST_DECODER, body.raw)
+    if body.skeleton is not body.raw:  # a skeleton has no long texts, whose lengths are limited
+        fields = decode_client_json(_REQUEST_DECODER, body.raw)
     if not fields.input.strip():
         raise InvalidRequest("`input` has no text.", param="input")
     return RoutingInfo(

@@ -12,7 +12,7 @@ import msgspec
 
 from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
 from svc.dialects.openai.response_codec import CUSTOM_INPUT_PREFIX, CUSTOM_INPUT_SUFFIX, escape_json_text
-from svc.dialects.request_values import check_base64
+from svc.dialects.request_values import check_base64, check_link
 from svc.dialects.responses.reasoning import decode_thinking
 from svc.dialects.responses.tools import flatten_name
 from svc.dialects.validation import convert_client_value
@@ -54,6 +54,8 @@ _DECODED_ITEMS: Final = frozenset(
 class _TypedItem(msgspec.Struct):
     type: str | None = None
     role: str | None = None
+    id: str | None = None
+    call_id: str | None = None
 
 
 class _Part(msgspec.Struct):
@@ -107,6 +109,10 @@ class InputDecoder:
         self.dropped: list[str] = []
         """Paths of items that no other dialect has."""
         self._turns: list[_Turn] = []
+        self._uncalled: list[tuple[_Item, str, DecodedMessage]] = []
+        """Outputs before their calls, with their items and paths."""
+        self._dropped_calls: set[str] = set()
+        """Ids of calls of hosted tools, whose outputs are left out too."""
         self._turns_by_call: dict[str, _Turn] = {}
 
     def messages(self) -> list[DecodedMessage]:
@@ -128,6 +134,18 @@ class InputDecoder:
         for index, value in enumerate(items):
             is_earlier = index < earlier_items
             self._add_item(value, "previous_response_id" if is_earlier else f"input[{index - earlier_items}]")
+        for item, path, result in self._uncalled:
+            self._add_uncalled(item, path, result)
+
+    def _add_uncalled(self, item: _Item, path: str, result: DecodedMessage) -> None:
+        """Add an output that preceded its call. Raises InvalidRequest if there is none."""
+        if item.call_id in self._dropped_calls:
+            self.dropped.append(f"input[].{item.type}")
+            return
+        turn = self._turns_by_call.get(item.call_id or "")
+        if turn is None:
+            raise InvalidRequest(f"`{path}.call_id` is not the id of a call in `input`.", param=f"{path}.call_id")
+        turn.results.append(result)
 
     def _add_item(self, value: dict[str, Any], path: str) -> None:
         typed: _TypedItem = convert_client_value(value, _TypedItem, path)
@@ -144,6 +162,8 @@ class InputDecoder:
             raise InvalidRequest(f"`{path}.type` is required.", param=f"{path}.type")
         elif item_type.endswith(UNSUPPORTED_ITEM_SUFFIXES) or item_type in _OTHER_UNSUPPORTED_ITEMS:
             self.dropped.append(f"input[].{item_type}")
+            if item_type.endswith("_call"):
+                self._dropped_calls.update(name for name in (typed.call_id, typed.id) if name)
         else:
             raise InvalidRequest(f"There is no input item of the type `{item_type[:50]}`.", param=f"{path}.type")
 
@@ -211,7 +231,7 @@ class InputDecoder:
         if turn is not None:
             turn.results.append(result)
         else:
-            self._turns.append(_Turn(result))
+            self._uncalled.append((item, path, result))
 
 
 def _only_text(parts: list[ContentPart]) -> str | None:
@@ -235,7 +255,7 @@ def _decode_content(
     for index, encoded in enumerate(content):
         part = _decode_part(encoded, f"{path}[{index}]")
         if not isinstance(part, part_types):
-            message = f"Content of the type `{encoded.type}` is not possible here."
+            message = f"`{path}[{index}].type`: content of the type `{encoded.type}` is not possible here."
             raise InvalidRequest(message, param=f"{path}[{index}].type")
         parts.append(part)
     return parts
@@ -273,6 +293,5 @@ def _decode_image(part: _Part, path: str) -> ImagePart:
 def _decode_file(part: _Part, path: str) -> DocumentPart:
     if part.file_url is None:
         return decode_file(FilePayload(part.file_data, part.file_id, part.filename), None, path)
-    if not part.file_url.startswith(("https://", "http://")):
-        raise InvalidRequest("`file_url` must be an http(s) link.", param=f"{path}.file_url")
-    return DocumentPart(url=part.file_url, title=part.filename)
+    link_path = f"{path}.file_url"
+    return DocumentPart(url=check_link(part.file_url, link_path), title=part.filename, path=link_path)

@@ -12,6 +12,7 @@ import msgspec
 from svc.dialects.base import RequestBody
 from svc.dialects.request_values import Effort
 from svc.dialects.responses.input_items import DecodedMessage, InputDecoder
+from svc.dialects.responses.request_rules import check_limits
 from svc.dialects.responses.request_schema import ResponsesBody
 from svc.dialects.responses.stored import insert_earlier_items
 from svc.dialects.responses.tools import ToolSet, decode_tool_choice, decode_tools
@@ -42,6 +43,7 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
     fields = decode_client_object(request.raw)
     expanded = fields if request.earlier_items is None else insert_earlier_items(fields, request.earlier_items)
     body: ResponsesBody = convert_client_value(expanded, ResponsesBody, "")
+    check_limits(fields, body)
     _reject_untranslatable(body, is_stored=request.is_stored)
     tool_set = decode_tools(body.tools or [])
     choice = decode_tool_choice(body.tool_choice, tool_set)
@@ -80,11 +82,12 @@ def _reject_untranslatable(body: ResponsesBody, *, is_stored: bool) -> None:
     store_hint = "set `store = true` in the table [responses] of its configuration."
     hint = "or use `previous_response_id`." if is_stored else f"or use `previous_response_id` and {store_hint}"
     for name, alternative in (("previous_response_id", f"or {store_hint}"), ("conversation", hint)):
-        if getattr(body, name):
+        if getattr(body, name) is not None:
             message = f"The gateway keeps nothing for `{name}`: send the whole conversation in `input`, {alternative}"
             raise InvalidRequest(message, param=name)
     for name in ("background", "prompt", "top_logprobs"):
-        if getattr(body, name):
+        value = getattr(body, name)
+        if value or value == {}:
             raise InvalidRequest(f"The provider of this model does not support `{name}`.", param=name)
 
 
@@ -104,7 +107,8 @@ def _omitted_fields(fields: dict[str, Any], body: ResponsesBody) -> list[str]:
     return names
 
 
-_UNDERSTOOD_FIELDS: Final = frozenset(ResponsesBody.__struct_fields__)
+_UNDERSTOOD_FIELDS: Final = frozenset(ResponsesBody.__struct_fields__) - {"max_tool_calls"}
+"""Fields that have an effect, or can have one."""
 
 
 def _decode_effort(body: ResponsesBody) -> str | None:

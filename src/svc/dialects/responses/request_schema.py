@@ -65,7 +65,9 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     store: bool | None = None
     background: bool | None = None
     include: list[str] | None = None
-    metadata: dict[str, str] | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, Any] | None = None
+    """`check_metadata` checks its values."""
     client_metadata: dict[str, Any] | None = None
     user: str | None = None
     safety_identifier: str | None = None

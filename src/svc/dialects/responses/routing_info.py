@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from svc.dialects.base import RequestBody
+from svc.dialects.request_values import check_metadata
 from svc.dialects.responses.request_schema import ResponsesRoutingBody
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import decode_skeleton
@@ -45,6 +46,7 @@ def _decode_fields(body: RequestBody) -> ResponsesRoutingBody:
     if fields.previous_response_id and fields.conversation:
         message = "`previous_response_id` and `conversation` exclude each other: send one of them."
         raise InvalidRequest(message, param="previous_response_id")
+    check_metadata(fields.metadata)
     text_format = fields.text.format if fields.text is not None else None
     if text_format is not None and text_format.type == "json_schema":
         for name in ("name", "schema"):

@@ -19,7 +19,7 @@ from svc.dialects.endpoint import Codec
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.token_estimate import estimate_completion_tokens
+from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens
 from svc.dialects.upstream_errors import redact_key
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.routing.backends import Backend
@@ -112,6 +112,10 @@ class Attempt(ResponseReceiver):
     """Whether chunks were received since the last `check_timeouts`."""
     _had_hidden_input: bool = False
     """Whether chunks were received that the client does not get, such as comments of the provider."""
+    _request_body: bytes = b""
+    """The body of the request, from which a missing usage is estimated. Empty if the client needs none."""
+    _has_estimated_usage: bool = False
+    """Whether the usage of a response that is not a stream is an estimate."""
     silent_since: float = 0.0
     """Loop time in seconds of the client's last byte or keep-alive, as of the last `check_timeouts`."""
 
@@ -150,6 +154,12 @@ class Attempt(ResponseReceiver):
     def set_min_pace(self, tokens_per_second: float) -> None:
         """Abort the stream if it is slower than this."""
         self._min_pace = PaceMonitor(tokens_per_second)
+
+    def estimate_missing_usage(self, request_body: bytes) -> None:
+        """Estimate the usage if the upstream reports none, since the client's response states it."""
+        self._request_body = request_body
+        if self._transform is not None:
+            self._transform.request_body = request_body
 
     def set_load(self, load: BackendLoad) -> None:
         """Count this attempt as in flight from now until it ends. Call this after `send`."""
@@ -255,7 +265,7 @@ class Attempt(ResponseReceiver):
     @property
     def usage_is_estimated(self) -> bool:
         """Whether `usage` is not the provider's own."""
-        return self._transform is not None and self._transform.usage_is_estimated
+        return self._has_estimated_usage or (self._transform is not None and self._transform.usage_is_estimated)
 
     def stop(self, failure: AttemptFailure) -> None:
         """End the attempt with a failure. A stream that has started ends with an error event."""
@@ -423,6 +433,9 @@ class Attempt(ResponseReceiver):
             encoded = self._codec.decode_response(body)  # raises the error of a 200 response with an error object
             if self._transform is not None:
                 raise ProviderFailed("The provider did not respond with a stream.")
+            if encoded.usage is None and self._request_body:
+                usage, self._has_estimated_usage = billable_usage(None, self._request_body, self.estimated_tokens)
+                encoded = self._codec.decode_response_with_usage(body, usage)
         except SvcError as error:
             self._fail(invalid_response_failure(error))
             return

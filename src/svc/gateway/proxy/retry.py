@@ -213,6 +213,8 @@ class RetryLoop(AttemptOwner):
         attempt = Attempt(self, backend, codec, policy, routing_info, request_id, transform)
         if self._min_tokens_per_second and routing_info.stream and routing_info.has_completion:
             attempt.set_min_pace(self._min_tokens_per_second)
+        if codec.requires_usage:
+            attempt.estimate_missing_usage(self._body.raw)
         self.backend = backend
         self.attempt_count += 1
         self._backend_attempt_count += 1

@@ -137,7 +137,7 @@ class VoiceApp:
         try:
             speech_request = msgspec.json.decode(body, type=SpeechRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidRequest(f"The request is not valid: {error}.") from None
+            raise InvalidRequest(f"The request is not valid: {str(error)[:200]}.") from None
         check_supported(speech_request)
         return speech_request
 

@@ -17,6 +17,9 @@ from svc.wire.stored_response import EarlierItems
 UPSTREAMS = [openai.dialect, anthropic.dialect]
 FUNCTION: dict[str, Any] = {"type": "function", "name": "now"}
 SEARCH: dict[str, Any] = {"type": "web_search"}
+IMAGE = {"type": "input_image", "image_url": "data:image/tiff;base64,AAAA"}
+ARCHIVE = {"type": "input_file", "file_data": "data:application/zip;base64,UEs="}
+LINK = {"type": "input_file", "file_url": "https://d.example/a.pdf"}
 
 
 def encode(upstream: Dialect | None = openai.dialect, **fields: Any) -> EncodedRequest:
@@ -28,6 +31,7 @@ def param_of(upstream: Dialect | None = openai.dialect, **fields: Any) -> str:
     """Return the field that the error names."""
     with pytest.raises(InvalidRequest) as caught:
         encode(upstream, **fields)
+    assert len(caught.value.message) < 500
     return caught.value.param or ""
 
 
@@ -50,30 +54,40 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "text": ["x", []],
     "text.format": [{"format": "json"}],
     "text.format.type": [{"format": {}}, {"format": {"type": "xml"}}],
-    "text.format.name": [{"format": {"type": "json_schema", "schema": {}}}],
+    "text.format.name": [
+        {"format": {"type": "json_schema", "schema": {}}},
+        {"format": {"type": "json_schema", "schema": {}, "name": "a b"}},
+        {"format": {"type": "json_schema", "schema": {}, "name": "n" * 65}},
+    ],
     "text.format.schema": [
         {"format": {"type": "json_schema", "name": "x"}},
         {"format": {"type": "json_schema", "name": "x", "schema": "y"}},
     ],
     "text.format.strict": [{"format": {"type": "json_schema", "name": "x", "schema": {}, "strict": "yes"}}],
-    "text.verbosity": [{"verbosity": 1}],
+    "text.verbosity": [{"verbosity": value} for value in (1, "", "chatty", "x" * 100_000)],
     "reasoning": ["high", []],
     "reasoning.effort": [{"effort": 1}, {"effort": "extreme"}, {"effort": ""}],
-    "reasoning.summary": [{"summary": True}],
+    "reasoning.summary": [{"summary": value} for value in (True, "", "none", "x" * 100_000)],
+    "reasoning.generate_summary": [{"generate_summary": "long"}],
     "store": ["true", 1],
     "background": ["true", 1, True],
-    "prompt": ["pmpt_1", {"id": "pmpt_1"}],
+    "prompt": ["pmpt_1", {"id": "pmpt_1"}, {}],
+    "conversation": [1, "", "conv_1", {}, {"id": "conv_1"}],
+    "max_tool_calls": [0, -1, 1.5, "1", []],
     "top_logprobs": [-1, 21, 1, "1"],
     "previous_response_id": [1, ""],
     "include": ["reasoning.encrypted_content", {}],
-    "include[0]": [[1]],
-    "metadata": ["x", []],
+    "include[0]": [[1], [""], ["everything"], ["x" * 100_000]],
+    "include[1]": [["reasoning.encrypted_content", "reasoning"]],
+    "metadata": ["x", [], {f"k{number}": "" for number in range(17)}],
+    "metadata.a": [{"a": 1}, {"a": None}, {"a": {}}, {"b": "", "a": "x" * 513}, {"a": "x" * 100_000}],
+    "metadata." + "k" * 64: [{"k" * 65: ""}, {"k" * 100_000: "x"}],
     "client_metadata": ["x", []],
     "user": [1, {}],
     "safety_identifier": [1],
-    "service_tier": [1],
+    "service_tier": [1, "", "express", "x" * 100_000],
     "truncation": [1, "always"],
-    "prompt_cache_key": [1],
+    "prompt_cache_key": [1, "k" * 65],
     "stream_options": [True, []],
     "stream_options.include_obfuscation": [{"include_obfuscation": "x"}],
 }
@@ -119,6 +133,14 @@ def test_request_wrong_value_names_field(param: str, value: Any) -> None:
         ("namespace", {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}", "namespace": 1}),
         ("input", {"type": "custom_tool_call", "call_id": "c", "name": "note"}),
         ("call_id", {"type": "function_call_output", "output": "x"}),
+        ("call_id", {"type": "function_call_output", "call_id": "c", "output": "x"}),
+        ("call_id", {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}),
+        ("content[0].file_data", {"role": "user", "content": [{"type": "input_file", "file_data": "JVBERi0xLjQ=="}]}),
+        (
+            "content[0].file_data",
+            {"role": "user", "content": [{"type": "input_file", "file_data": "data:application/pdf;base64,A=A"}]},
+        ),
+        ("content[0].file_url", {"role": "user", "content": [LINK]}),
         ("output", {"type": "function_call_output", "call_id": "c"}),
         ("output", {"type": "function_call_output", "call_id": "c", "output": {}}),
         (
@@ -191,9 +213,6 @@ def test_request_defaults_of_untranslatable_fields_are_accepted(upstream: Dialec
     assert built.dropped_fields == ()
 
 
-IMAGE = {"type": "input_image", "image_url": "data:image/tiff;base64,AAAA"}
-
-
 @pytest.mark.parametrize(
     ("param", "fields"),
     [
@@ -223,7 +242,16 @@ IMAGE = {"type": "input_image", "image_url": "data:image/tiff;base64,AAAA"}
                 ]
             },
         ),
-        ("input", {"input": [{"role": "system", "content": [IMAGE]}, {"role": "user", "content": "a"}]}),
+        ("input[0].content", {"input": [{"role": "system", "content": [IMAGE]}, {"role": "user", "content": "a"}]}),
+        (
+            "input[1].content[1].file_data",
+            {
+                "input": [
+                    {"role": "user", "content": "a"},
+                    {"role": "user", "content": [{"type": "input_text", "text": "a"}, ARCHIVE]},
+                ]
+            },
+        ),
         ("input", {"input": [{"role": "user", "content": ""}]}),
     ],
 )
@@ -289,6 +317,54 @@ def test_request_reasoning_of_unknown_origin_is_left_out(encrypted: str) -> None
     built = encode(anthropic.dialect, input=[{"role": "user", "content": "Hi"}, item])
     assert json.loads(built.body)["messages"] == [{"role": "user", "content": "Hi"}]
     assert built.dropped_fields == ()
+
+
+CALL = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "noon"}
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS, ids=lambda dialect: dialect.name)
+def test_request_output_before_its_call_follows_it(upstream: Dialect) -> None:
+    turns = [{"role": "user", "content": "a"}, CALL, OUTPUT, {"role": "user", "content": "b"}]
+    swapped = [turns[0], OUTPUT, CALL, turns[3]]
+    assert encode(upstream, input=swapped).body == encode(upstream, input=turns).body
+
+
+def test_request_output_of_hosted_call_is_left_out_and_named() -> None:
+    call = {"type": "local_shell_call", "call_id": "c", "action": {"type": "exec"}}
+    built = encode(input=[{"role": "user", "content": "Hi"}, call, OUTPUT])
+    assert built.dropped_fields == ("input[].local_shell_call", "input[].function_call_output")
+    assert json.loads(built.body)["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+def test_request_output_of_call_in_earlier_items_is_accepted() -> None:
+    body = RequestBody(json.dumps({"model": "m", "previous_response_id": "resp_1", "input": [OUTPUT]}).encode())
+    body.earlier_items = EarlierItems([json.dumps({"role": "user", "content": "b"}), json.dumps(CALL)], {})
+    routing_info = endpoint.decode_routing_info(body)
+    codec = endpoint.select_codec(openai.dialect, ModelProfile("m"))
+    built = codec.encode_request(body, routing_info, ModelProfile("m"), lambda: endpoint.decode_request(body))
+    assert [message["role"] for message in json.loads(built.body)["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_request_hints_at_their_limits_are_accepted() -> None:
+    metadata = {f"{number:064}": "v" * 512 for number in range(16)}
+    hints = {"prompt_cache_key": "k" * 64, "metadata": metadata, "max_tool_calls": 1, "service_tier": "priority"}
+    built = encode(**hints, reasoning={"summary": "auto"}, text={"verbosity": "low"}, include=[])
+    assert set(built.dropped_fields) == {"max_tool_calls", "service_tier", "text.verbosity"}
+
+
+def test_request_native_hints_of_other_servers_are_unchanged() -> None:
+    raw = (
+        b'{"model": "m", "input": "Hi", "service_tier": "express", "include": ["everything"], "max_tool_calls": 0, '
+        b'"metadata": {"a": "%s"}, "text": {"verbosity": "chatty"}, "reasoning": {"summary": "none"}}' % (b"x" * 600)
+    )
+    assert encode_responses_request(None, raw, ModelProfile("m")).body == raw
+
+
+@pytest.mark.parametrize("fields", [{"metadata": {"a": 1}}, {"service_tier": 1}, {"max_tool_calls": "1"}])
+def test_request_native_wrong_type_names_field(fields: dict[str, Any]) -> None:
+    (name, value), *_ = fields.items()
+    assert param_of(None, **fields) == ("metadata.a" if isinstance(value, dict) else name)
 
 
 def test_request_native_is_unchanged_with_fields_that_translation_rejects() -> None:

@@ -1,0 +1,125 @@
+"""Rules of the Messages API that an upstream of another dialect does not check, since it never gets the fields.
+
+Public documents: platform.claude.com/docs/en/api/messages, "Thinking", "Prompt caching" and "Tool use".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from svc.dialects.request_values import check_metadata
+from svc.dialects.validation import convert_client_value
+from svc.errors import InvalidRequest
+from svc.wire.chat import ChatMessage, ChatRequest, ToolCall, ToolDefinition, ToolResult
+
+MIN_THINKING_BUDGET_TOKENS: Final = 1024
+"""Minimum of `thinking.budget_tokens`, which must also be less than `max_tokens`."""
+UNLIMITED_TOP_K: Final = -1
+"""Some servers of the OpenAI dialect take this `top_k` as no limit, which is the default."""
+
+
+class _CacheControl(msgspec.Struct):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class _Thinking(msgspec.Struct):
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class _HintFields(msgspec.Struct):
+    service_tier: Literal["auto", "standard_only"] | None = None
+    cache_control: _CacheControl | None = None
+    context_management: dict[str, Any] | None = None
+    inference_geo: str | None = None
+
+
+class _OpenAIHints(msgspec.Struct):
+    seed: int | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logit_bias: dict[str, float] | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    verbosity: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+
+def check_hints(fields: dict[str, Any]) -> None:
+    """Check the fields that are left out because no other dialect has them. Raises InvalidRequest."""
+    convert_client_value(fields, _HintFields, "")
+
+
+def check_cache_control(value: dict[str, Any] | None, path: str) -> None:
+    """Check the `cache_control` of a block or a tool at `path`. Raises InvalidRequest."""
+    if value is not None:
+        convert_client_value(value, _CacheControl, f"{path}.cache_control")
+
+
+def check_thinking(thinking: dict[str, Any] | None, max_tokens: int, *, has_tools: bool) -> None:
+    """Check `thinking`. Raises InvalidRequest.
+
+    With tools, the budget may exceed `max_tokens`: it is that of a whole turn if thinking is interleaved.
+    """
+    if thinking is None:
+        return
+    settings = convert_client_value(thinking, _Thinking, "thinking")
+    if settings.type != "enabled":
+        return
+    budget, path = settings.budget_tokens, "thinking.budget_tokens"
+    if budget is None:
+        raise InvalidRequest(f"`{path}` is required.", param=path)
+    if budget < MIN_THINKING_BUDGET_TOKENS:
+        raise InvalidRequest(f"`{path}` must be at least {MIN_THINKING_BUDGET_TOKENS}.", param=path)
+    if budget >= max_tokens and not has_tools:
+        raise InvalidRequest(f"`{path}` must be less than `max_tokens`.", param=path)
+
+
+def check_tool_names(tools: Sequence[ToolDefinition], name_field: str = "name") -> None:
+    """Raise InvalidRequest if two tools have the same name. `name_field` is the path of the name in a tool."""
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        if tool.name in names:
+            path = f"tools[{index}].{name_field}"
+            raise InvalidRequest(f"`{path}`: another tool has the name {tool.name[:64]!r}.", param=path)
+        names.add(tool.name)
+
+
+def check_openai_request(request: ChatRequest, max_tokens: int) -> None:
+    """Check what an Anthropic upstream rejects in an OpenAI client's request. Raises InvalidRequest with the field.
+
+    An upstream of the client's own dialect may accept it, so that the request's decoder does not check it.
+    """
+    check_metadata(convert_client_value(request.extra, _OpenAIHints, "").metadata)
+    check_tool_names(request.tools, "function.name")
+    check_thinking(request.thinking, max_tokens, has_tools=bool(request.tools))
+    if request.top_k is not None and request.top_k < UNLIMITED_TOP_K:
+        raise InvalidRequest("`top_k` must be at least 0.", param="top_k")
+    choice = request.tool_choice
+    if choice is not None and choice.mode == "tool" and all(tool.name != choice.name for tool in request.tools):
+        path = "tool_choice.function.name"
+        raise InvalidRequest(f"`{path}` is {(choice.name or '')[:64]!r}, which is not in `tools`.", param=path)
+    if choice is not None and choice.mode == "required" and not request.tools:
+        raise InvalidRequest("`tool_choice` is `required`, but `tools` has none.", param="tool_choice")
+    _check_call_ids(request.messages)
+
+
+def _check_call_ids(messages: Sequence[ChatMessage]) -> None:
+    called: set[str] = set()
+    for index, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                called.add(part.id)
+            elif isinstance(part, ToolResult) and part.call_id not in called:
+                path = f"messages[{index}].tool_call_id"
+                raise InvalidRequest(f"`{path}` is not the id of an earlier tool call.", param=path)
