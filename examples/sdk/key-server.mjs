@@ -1,10 +1,10 @@
-// The server of an app: it serves the page, and makes a short-lived key for each user. The long-lived key stays here.
-// SVC_GATEWAY_URL=http://127.0.0.1:3000/v1 SVC_API_KEY=... node key-server.mjs
+// The server of an app: it serves the pages, and makes a short-lived key for each user. The long-lived key stays here.
+// SVC_API_KEY=$(cat ~/.svc/api_key) node key-server.mjs
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 
-const { SVC_GATEWAY_URL, SVC_API_KEY, PORT = "8000" } = process.env;
-const PAGE = new URL("live.html", import.meta.url);
+const { SVC_GATEWAY_URL = "http://127.0.0.1:3000/v1", SVC_API_KEY, PORT = "8000" } = process.env;
+const PAGES = { "/": "chat.html", "/chat.html": "chat.html", "/live.html": "live.html" };
 const PACKAGE = new URL(".", import.meta.resolve("@svc/client"));
 
 async function makeKey(user) {
@@ -26,12 +26,13 @@ const server = createServer(async (request, response) => {
       return;
     }
     const [, name] = /^\/client\/([\w.-]+\.js)$/.exec(request.url) ?? [];
-    if (request.method !== "GET" || !(name || request.url === "/")) {
+    const page = PAGES[request.url];
+    if (request.method !== "GET" || !(name || page)) {
       response.writeHead(404).end();
       return;
     }
     response.setHeader("content-type", name ? "text/javascript" : "text/html; charset=utf-8");
-    response.end(await readFile(name ? new URL(name, PACKAGE) : PAGE));
+    response.end(await readFile(name ? new URL(name, PACKAGE) : new URL(page, import.meta.url)));
   } catch (error) {
     console.error(error.message);
     response.writeHead(502).end();

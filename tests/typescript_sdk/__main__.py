@@ -16,7 +16,7 @@ from tests.typescript_sdk.chromium import run_chromium
 from tests.typescript_sdk.examples import check_examples, check_onnx
 from tests.typescript_sdk.faults import FaultServer
 from tests.typescript_sdk.node import SDK, install, node_environment, run
-from tests.typescript_sdk.packed import check_browser, check_projects, install_package
+from tests.typescript_sdk.packed import check_browser, check_projects, check_vite, install_package
 from tests.typescript_sdk.react_native import run_react_native
 from tests.typescript_sdk.registry import serve_registry
 
@@ -27,7 +27,7 @@ def main() -> int:
     environment = node_environment()
     try:
         install(environment)
-        for script in ("build", "lint", "check-package"):
+        for script in ("build", "lint", "check-package", "size"):
             run(["npm", "run", "--silent", script], environment)
         run_tests(environment)
     except subprocess.CalledProcessError as error:
@@ -83,11 +83,13 @@ def check_package(home: Path, environment: dict[str, str], gateway: Gateway, var
         "SVC_HOME": str(home),
     }
     packed = install_package(folder, client_environment)
-    check_projects(folder, client_environment, f"{variables['TEST_FAULTS']}/play")
+    play = f"{variables['TEST_FAULTS']}/play"
+    check_projects(folder, client_environment, play)
+    check_vite(home / "fresh-vite", packed, client_environment, play)
     check_examples(folder, environment)
-    check_browser(folder, client_environment, Path(variables["TEST_CLIP"]))
+    check_browser(folder, client_environment, Path(variables["TEST_CLIP"]), play)
     check_onnx(folder, environment, variables["TEST_REGISTRY"], Path(variables["TEST_REGISTRY_ROOT"]))
-    sys.stdout.write("the packed package works in new projects and in Chromium\n")
+    sys.stdout.write("the packed package works in new projects for Node, browsers and Vite\n")
     return packed
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import sync_playwright
 
 from tests.e2e.harness import run
-from tests.typescript_sdk.chromium import launch, serve
-from tests.typescript_sdk.node import ROOT, SDK
+from tests.typescript_sdk.browser import launch, serve
+from tests.typescript_sdk.bundling import bundle, bundle_all, check_types, copy_examples
+from tests.typescript_sdk.node import ROOT
 
-EXAMPLES = ROOT / "examples" / "sdk"
 ONNX_LOCK = Path(__file__).parent / "onnx"
 ONNX_CACHE = ROOT / ".cache" / "sdk-onnx"
 WEIGHTS = np.array([[1.0, -2.0], [0.5, 0.25], [3.0, 4.0]], np.float32)
@@ -41,39 +40,15 @@ globalThis.scores = async ({ registryUrl, pipeline, input }) => {
   return (await new Client({ registryUrl }).pipeline(pipeline).run(input)).output.text;
 };
 """
-COMPILER = {
-    "allowJs": True,
-    "checkJs": True,
-    "noEmit": True,
-    "target": "ES2022",
-    "skipLibCheck": True,
-    "module": "esnext",
-    "moduleResolution": "bundler",
-    "lib": ["ES2022", "DOM", "DOM.Iterable"],
-    "types": ["node"],
-}
 
 
 def check_examples(folder: Path, environment: Mapping[str, str]) -> None:
     """Type-check and bundle the examples in a project that has the packed SDK."""
-    sources = folder / "examples"
-    sources.mkdir()
-    for path in EXAMPLES.glob("*.mjs"):
-        shutil.copyfile(path, sources / path.name)
-    for path in EXAMPLES.glob("*.html"):
-        (script,) = re.findall(r'<script type="module">(.*?)</script>', path.read_text(encoding="utf-8"), flags=re.S)
-        (sources / f"{path.stem}.mjs").write_text(script.replace("./client/index.js", "@svc/client"), encoding="utf-8")
-    modules = folder / "node_modules"
-    for name in ("@types", "undici-types"):
-        if not (modules / name).exists():
-            (modules / name).symlink_to(SDK / "node_modules" / name)
+    sources = copy_examples(folder)
     for path in (_install_onnx(environment) / "node_modules").glob("onnxruntime-*"):
-        (modules / path.name).symlink_to(path)
-    (sources / "tsconfig.json").write_text(json.dumps({"compilerOptions": COMPILER, "include": ["*.mjs"]}))
-    tools = SDK / "node_modules" / ".bin"
-    subprocess.run([str(tools / "tsc"), "-p", "."], cwd=sources, env=environment, check=True)
-    for path in sorted(sources.glob("*.mjs")):
-        _bundle(path, folder / "bundled" / path.name, environment, "node" if "node:" in path.read_text() else "browser")
+        (folder / "node_modules" / path.name).symlink_to(path)
+    check_types(sources, environment)
+    bundle_all(sources, folder / "bundled", environment)
 
 
 def check_onnx(folder: Path, environment: Mapping[str, str], registry: str, root: Path) -> None:
@@ -91,7 +66,7 @@ def check_onnx(folder: Path, environment: Mapping[str, str], registry: str, root
     site.mkdir()
     page_script = folder / "examples" / "page.mjs"
     page_script.write_text(PAGE, encoding="utf-8")
-    _bundle(page_script, site / "page.js", environment, "browser")
+    bundle(page_script, site / "page.js", environment, "browser")
     for path in (ONNX_CACHE / "node_modules" / "onnxruntime-web" / "dist").glob("ort-wasm-simd-threaded.*"):
         shutil.copyfile(path, site / path.name)
     (site / "index.html").write_text('<!doctype html><script type="module" src="page.js"></script>')
@@ -143,11 +118,3 @@ def _install_onnx(environment: Mapping[str, str]) -> Path:
         subprocess.run(command, cwd=ONNX_CACHE, env=environment, check=True)
         stamp.write_text(digest, encoding="ascii")
     return ONNX_CACHE
-
-
-def _bundle(source: Path, target: Path, environment: Mapping[str, str], platform: str) -> None:
-    program = str(SDK / "node_modules" / ".bin" / "rolldown")
-    options = ["--format", "esm", "--platform", platform, "--log-level", "silent"]
-    subprocess.run(
-        [program, str(source), *options, "--file", str(target)], cwd=source.parent, env=environment, check=True
-    )

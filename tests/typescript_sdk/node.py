@@ -7,7 +7,7 @@ import importlib.util
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SDK = ROOT / "sdk" / "typescript"
@@ -19,15 +19,26 @@ class NodeMissingError(Exception):
 
 def node_environment() -> dict[str, str]:
     """Return an environment in which `node` is new enough. Raises NodeMissingError."""
+    module = _console_build()
+    try:
+        return cast("Callable[[], dict[str, str]]", module.node_environment)()
+    except module.BuildError as error:
+        raise NodeMissingError(str(error)) from error
+
+
+def install_vite(environment: dict[str, str]) -> Path:
+    """Install the packages of the console, unless they are there. Return the program `vite`."""
+    _console_build().install_packages(environment)
+    return ROOT / "console" / "node_modules" / ".bin" / "vite"
+
+
+def _console_build() -> Any:
     spec = importlib.util.spec_from_file_location("console_build", ROOT / "console" / "build.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    try:
-        return cast("Callable[[], dict[str, str]]", module.node_environment)()
-    except module.BuildError as error:
-        raise NodeMissingError(str(error)) from error
+    return module
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> None:

@@ -1,26 +1,40 @@
-"""Installs the packed SDK in fresh projects: ESM, CommonJS and TypeScript, and in Chromium."""
+"""Installs the packed SDK in fresh projects: ESM, CommonJS, TypeScript and Vite, and runs it in Node and Chromium."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.typescript_sdk.node import ROOT, SDK
+from tests.typescript_sdk.browser import WAIT, launch, serve
+from tests.typescript_sdk.node import ROOT, SDK, install_vite
 
-WAIT = 90_000
-"""Milliseconds for a speech model on a busy machine."""
 ESM = 'import { Client } from "@svc/client"; import { Client as Small } from "@svc/client/chat";'
 COMMONJS = 'const { Client } = require("@svc/client"); const { Client: Small } = require("@svc/client/chat");'
 CHAT = """
 const call = async (Class) => (await new Class().chat("Hi")).text;
 call(Client).then(async (text) => console.log(`${text} ${await call(Small)}`));
+"""
+VITE_PAGE = (
+    '<!doctype html><form><input name="text"></form><p role="log"></p><script type="module" src="/main.ts"></script>'
+)
+VITE_SCRIPT = """
+import { Client, init } from "@svc/client";
+
+const settings = new URLSearchParams(location.search);
+init({ gatewayUrl: settings.get("gateway")!, apiKey: async () => settings.get("key")! });
+const [form, log] = [document.querySelector("form")!, document.querySelector("p")!];
+form.onsubmit = async (event) => {
+  event.preventDefault();
+  for await (const chunk of new Client().chat(form.text.value, { stream: true })) log.textContent += chunk.text;
+};
 """
 COMPILER_OPTIONS = {"strict": True, "noEmit": True, "target": "ES2022", "lib": ["ES2022", "DOM"], "skipLibCheck": False}
 
@@ -30,9 +44,15 @@ def install_package(folder: Path, environment: Mapping[str, str]) -> Path:
     packed = (
         _run(["npm", "pack", "--silent", "--pack-destination", str(folder)], SDK, environment).strip().splitlines()[-1]
     )
-    (folder / "package.json").write_text(json.dumps({"name": "fresh", "private": True}))
-    _run(["npm", "install", "--offline", "--no-audit", "--no-fund", "--silent", f"./{packed}"], folder, environment)
+    start_project(folder, folder / packed, environment)
     return folder / packed
+
+
+def start_project(folder: Path, packed: Path, environment: Mapping[str, str]) -> None:
+    """Make a project that has a package and nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "package.json").write_text(json.dumps({"name": "fresh", "private": True}))
+    _run(["npm", "install", "--offline", "--no-audit", "--no-fund", "--silent", str(packed)], folder, environment)
 
 
 def check_projects(folder: Path, environment: Mapping[str, str], play: str) -> None:
@@ -52,17 +72,31 @@ def check_projects(folder: Path, environment: Mapping[str, str], play: str) -> N
         (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": compiler, "files": files}))
         _run([str(SDK / "node_modules" / ".bin" / "tsc"), "-p", "."], folder, environment)
     shutil.copyfile(ROOT / "examples" / "sdk" / "chat.mjs", folder / "example.mjs")
-    subprocess.run(
-        ["node", "-e", f'fetch("{play}", {{method: "POST", body: \'["stream"]\'}})'], env=environment, check=True
-    )
+    _play(play, "stream")
     assert _run(["node", "example.mjs"], folder, environment).startswith("Hello to all of you")
 
 
-def check_browser(folder: Path, environment: Mapping[str, str], clip: Path) -> None:
-    """Run the example page in Chromium, whose microphone plays a file, and a chat with the package's files."""
-    chromium = shutil.which("chromium")
-    assert chromium is not None, "the test needs Chromium: apt-get install chromium"
-    for name in ("key-server.mjs", "live.html"):
+def check_vite(folder: Path, packed: Path, environment: dict[str, str], play: str) -> None:
+    """Build a page with Vite in a new project, and stream a chat to it in Chromium."""
+    start_project(folder, packed, environment)
+    (folder / "index.html").write_text(VITE_PAGE)
+    (folder / "main.ts").write_text(VITE_SCRIPT)
+    _run([str(install_vite(environment)), "build", "--logLevel", "warn"], folder, environment)
+    _play(play, "stream")
+    settings = urllib.parse.urlencode({"gateway": environment["SVC_GATEWAY_URL"], "key": environment["SVC_API_KEY"]})
+    with serve(folder / "dist") as port, sync_playwright() as playwright:
+        browser = launch(playwright)
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/?{settings}")
+        page.get_by_role("textbox").fill("Hi")
+        page.get_by_role("textbox").press("Enter")
+        expect(page.get_by_role("log")).to_have_text("Hello to all of you 🌍", timeout=WAIT)
+        browser.close()
+
+
+def check_browser(folder: Path, environment: Mapping[str, str], clip: Path, play: str) -> None:
+    """Run the example pages in Chromium, whose microphone plays a file, with short-lived keys."""
+    for name in ("key-server.mjs", "chat.html", "live.html"):
         shutil.copyfile(ROOT / "examples" / "sdk" / name, folder / name)
     server = subprocess.Popen(
         ["node", "key-server.mjs"], cwd=folder, env={**environment, "PORT": "0"}, stdout=subprocess.PIPE, text=True
@@ -72,34 +106,38 @@ def check_browser(folder: Path, environment: Mapping[str, str], clip: Path) -> N
         address = server.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address), address
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=chromium,
-                args=[
-                    *(["--no-sandbox"] if os.geteuid() == 0 else []),
-                    "--use-fake-device-for-media-stream",
-                    f"--use-file-for-fake-audio-capture={clip}%noloop",
-                    "--disable-dev-shm-usage",
-                    "--disable-gpu",
-                ],
+            browser = launch(
+                playwright, "--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={clip}%noloop"
             )
-            _check_blocked_microphone(browser.new_context().new_page(), address)
-            _check_page(browser.new_context(permissions=["microphone"]).new_page(), address)
+            _check_chat_page(browser.new_page(), address, play)
+            _check_blocked_microphone(browser.new_context().new_page(), f"{address}/live.html")
+            _check_live_page(browser.new_context(permissions=["microphone"]).new_page(), f"{address}/live.html")
             browser.close()
     finally:
         server.terminate()
         server.wait(10)
 
 
-def _check_page(page: Page, address: str) -> None:
+def _check_chat_page(page: Page, address: str, play: str) -> None:
+    """Stream a response, then one that breaks off."""
     page.goto(address)
-    text = page.evaluate(
-        """async () => {
-          const { Client } = await import("/client/index.js");
-          const { key, gatewayUrl } = await (await fetch("/key", { method: "POST" })).json();
-          return (await new Client({ gatewayUrl, apiKey: key }).chat("Hi", { stream: true }).result()).text;
-        }"""
-    )
-    assert text
+    messages = page.get_by_role("log", name="Messages")
+    for script, text, error in (("stream", "Hello to all of you 🌍", "^$"), ("without finish reason", "Hello", ".")):
+        _play(play, script)
+        page.get_by_role("textbox", name="Message").fill("Hi")
+        page.get_by_role("button", name="Send").click()
+        expect(messages.locator("p.assistant").last).to_contain_text(text, timeout=WAIT)
+        expect(page.get_by_role("alert")).to_have_text(re.compile(error), timeout=WAIT)
+        expect(page.get_by_role("button", name="Send")).to_be_enabled(timeout=WAIT)
+
+
+def _play(address: str, script: str) -> None:
+    """Make the provider respond to the next request with a script of `faults.py`."""
+    urllib.request.urlopen(urllib.request.Request(address, json.dumps([script]).encode()), timeout=60).close()
+
+
+def _check_live_page(page: Page, address: str) -> None:
+    page.goto(address)
     page.get_by_role("button", name="Start").click()
     transcript = page.get_by_role("log", name="Transcript")
     expect(transcript).to_contain_text("lazy dog", timeout=WAIT)

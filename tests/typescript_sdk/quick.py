@@ -1,11 +1,17 @@
-"""Builds and checks the TypeScript SDK without a gateway: a step of `make test`. `make sdk` runs all its tests."""
+"""Builds and checks the TypeScript SDK and its examples without a gateway: a step of `make test`.
+
+`make sdk` runs all tests.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
+from tests.typescript_sdk.bundling import bundle_without_phone_packages
 from tests.typescript_sdk.node import SDK, NodeMissingError, install, node_environment, run
 
 TESTS = ("vectors", "environment", "size", "bundle", "calls", "chat")
@@ -27,6 +33,8 @@ def main() -> int:
             run(["npm", "run", "--silent", "build", "--", "--logLevel", "error"], environment)
             files = [f"test/{name}.test.mjs" for name in TESTS]
             run(["node", "--test", "--test-reporter=dot", *files], environment)
+            with tempfile.TemporaryDirectory() as folder:
+                bundle_without_phone_packages(Path(folder), environment)
         finally:
             status = lint.wait()
         if status:

@@ -1,22 +1,36 @@
-"""Bundles the packed SDK with Metro, and runs the bundle in Hermes with the JavaScript of React Native."""
+"""Bundles the packed SDK and the Expo app with Metro, and runs the SDK in Hermes with React Native's JavaScript."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.typescript_sdk import capabilities
 from tests.typescript_sdk.node import ROOT, SDK
+from tests.typescript_sdk.packed import start_project
 
 SOURCE = SDK / "test" / "react-native"
 FOLDER = ROOT / ".sdk" / "react-native"
 RESULTS = FOLDER / "results.txt"
 EXAMPLES = ("expo-chat", "react-native")
 """Folders in examples/sdk whose types are checked against the packages that they use."""
+EXPO = FOLDER / "node_modules" / ".bin" / "expo"
 TYPESCRIPT = Path("node_modules", ".bin", "tsc")
+APP = FOLDER / "expo-chat"
+PLATFORMS_OF_APP = ("android", "ios")
+HERMES_BYTECODE = (0x1F1903C103BC1FC6).to_bytes(8, "little")
+"""How each file of Hermes' compiler begins."""
+METRO_CONFIG = """// The packages are in the folder above.
+const { getDefaultConfig } = require("expo/metro-config");
+
+const config = getDefaultConfig(__dirname);
+config.watchFolders = [require("node:path").dirname(__dirname)];
+module.exports = config;
+"""
 HERMES_COMPILER = Path("node_modules", "hermes-compiler", "hermesc", "linux64-bin", "hermesc")
 
 
@@ -28,6 +42,7 @@ def run_react_native(packed: Path, environment: Mapping[str, str]) -> capabiliti
     prepare(packed, environment)
     for example in EXAMPLES:
         _run([str(TYPESCRIPT), "--noEmit", "-p", example], environment)
+    export_app(packed, environment)
     # Hermes 0.12, whose virtual machine runs here, needs the profile "default". Apps are built with "hermes-stable".
     for profile in ("default", "hermes-stable"):
         _run(["node", "bundle.mjs", "index.js", f"{profile}.js", profile], environment)
@@ -44,7 +59,8 @@ def prepare(packed: Path, environment: Mapping[str, str]) -> None:
     for file in (*SOURCE.iterdir(), SDK / "test" / "capabilities.mjs"):
         shutil.copyfile(file, FOLDER / file.name)
     for example in EXAMPLES:
-        shutil.copytree(ROOT / "examples" / "sdk" / example, FOLDER / example, dirs_exist_ok=True)
+        shutil.rmtree(FOLDER / example, ignore_errors=True)
+        shutil.copytree(ROOT / "examples" / "sdk" / example, FOLDER / example)
     digest = hashlib.sha256((SOURCE / "package-lock.json").read_bytes()).hexdigest()
     stamp = FOLDER / "node_modules" / ".lock-hash"
     if not (stamp.is_file() and stamp.read_text(encoding="ascii") == digest):
@@ -57,5 +73,23 @@ def prepare(packed: Path, environment: Mapping[str, str]) -> None:
     _run(["tar", "xzf", str(packed), "--strip-components=1", "-C", str(client)], environment)
 
 
-def _run(command: list[str], environment: Mapping[str, str]) -> None:
-    subprocess.run(command, cwd=FOLDER, env=environment, check=True)
+def export_app(packed: Path, environment: Mapping[str, str]) -> None:
+    """Bundle the Expo app as for a release, with the package as npm installs it, and compile it for Hermes."""
+    manifest = (APP / "package.json").read_text(encoding="utf-8")
+    start_project(APP, packed, environment)
+    (APP / "package.json").write_text(manifest, encoding="utf-8")
+    (APP / "metro.config.js").write_text(METRO_CONFIG, encoding="utf-8")
+    options = [option for platform in PLATFORMS_OF_APP for option in ("--platform", platform)]
+    variables = {"CI": "1", "EXPO_OFFLINE": "1", "EXPO_NO_TELEMETRY": "1", "EXPO_NO_DEPENDENCY_VALIDATION": "1"}
+    _run([str(EXPO), "export", *options], {**environment, **variables}, APP)
+    for platform in PLATFORMS_OF_APP:
+        (path,) = (APP / "dist" / "_expo" / "static" / "js" / platform).glob("*.hbc")
+        code = path.read_bytes()
+        assert code.startswith(HERMES_BYTECODE), f"{path} is not bytecode of Hermes"
+        assert b"svc.api-key." in code, f"{path} does not have the SDK"
+        sys.stdout.write(f"the Expo app for {platform}: {len(code)} bytes of Hermes bytecode\n")
+    sys.stdout.flush()
+
+
+def _run(command: list[str], environment: Mapping[str, str], folder: Path = FOLDER) -> None:
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=1800)

@@ -10,7 +10,7 @@ import type { HttpSession, RequestOptions } from "./http.js";
 import { checkName, parseReference, selectEntry, type BundleEntry } from "./reference.js";
 import { createSha256, type Hash } from "./sha256.js";
 import { checkSignatures, type VerifyEd25519 } from "./signature.js";
-import type { BundleStorage } from "./storage.js";
+import type { BundleStorage, BundleWriter } from "./storage.js";
 import { decodeUtf8 } from "./text.js";
 import { listMembers, readMember, type ZipMember } from "./zip.js";
 
@@ -161,37 +161,77 @@ async function download(entry: BundleEntry, registry: HttpSession, storage: Bund
   if (trusted.length) await checkSignatures(entry, trusted, options.verifyEd25519);
   const partial = `${fileOf(entry)}.partial`;
   const place = storage.path?.(partial) ?? partial;
-  if (activeDownloads.has(place)) {
-    // Two downloads cannot share a file. The second one is not continued later.
-    const own = `${partial}-${Math.random().toString(36).slice(2)}`;
+  if (!activeDownloads.has(place)) {
+    activeDownloads.add(place);
+    const file = new PartialFile(storage, partial);
     try {
-      await receive(entry, own, registry, storage, options);
+      if (await file.open()) {
+        await receive(entry, file, registry, storage, options);
+        return;
+      }
     } finally {
-      await storage.remove(own);
+      await file.close();
+      activeDownloads.delete(place);
     }
-    return;
   }
-  activeDownloads.add(place);
+  // Two downloads cannot share a file. The second one is not continued later.
+  const own = new PartialFile(storage, `${partial}-${Math.random().toString(36).slice(2)}`);
   try {
-    await receive(entry, partial, registry, storage, options);
+    await receive(entry, own, registry, storage, options);
   } finally {
-    activeDownloads.delete(place);
+    await own.remove();
   }
 }
 
 /** The files of downloads that are running. */
 const activeDownloads = new Set<string>();
 
+/** The file of a download. It stays open while bytes arrive, where the storage can do that. */
+class PartialFile {
+  private writer: BundleWriter | undefined;
+
+  constructor(
+    private readonly storage: BundleStorage,
+    readonly name: string,
+  ) {}
+
+  /** Return whether this page may write the file. */
+  async open(): Promise<boolean> {
+    if (!this.storage.openWriter) return true;
+    this.writer ??= await this.storage.openWriter(this.name);
+    return this.writer !== undefined;
+  }
+
+  async append(bytes: Uint8Array): Promise<void> {
+    await this.open();
+    await (this.writer ?? { append: (part: Uint8Array) => this.storage.append(this.name, part) }).append(bytes);
+  }
+
+  async close(): Promise<void> {
+    const { writer } = this;
+    this.writer = undefined;
+    await writer?.close();
+  }
+
+  async remove(): Promise<void> {
+    await this.close();
+    await this.storage.remove(this.name);
+  }
+}
+
 async function receive(
   entry: BundleEntry,
-  partial: string,
+  file: PartialFile,
   registry: HttpSession,
   storage: BundleStorage,
   options: BundleOptions,
 ): Promise<void> {
-  if (((await storage.size(partial)) ?? 0) > entry.size_bytes) await storage.remove(partial);
-  let received = (await storage.size(partial)) ?? 0;
-  let hash = await hashFile(storage, partial, received);
+  let received = (await storage.size(file.name)) ?? 0;
+  if (received > entry.size_bytes) {
+    await file.remove();
+    received = 0;
+  }
+  let hash = await hashFile(storage, file.name, received);
   for (let failures = 0; received < entry.size_bytes;) {
     const before = received;
     try {
@@ -201,7 +241,7 @@ async function receive(
       const request = { method: "GET", path: `/bundles/${fileOf(entry)}`, headers };
       const reply = await registry.open(request, { signal: options.signal, timeoutMs: options.timeoutMs });
       if (received && reply.status !== 206) {
-        await storage.remove(partial); // the server sends the whole bundle
+        await file.remove(); // the server sends the whole bundle
         received = 0;
         hash = createSha256();
       }
@@ -209,10 +249,10 @@ async function receive(
         const bytes = part as Uint8Array;
         if (received + bytes.length > entry.size_bytes) {
           reply.close();
-          await storage.remove(partial);
+          await file.remove();
           throw new InvalidBundle(`${keyOf(entry)} is larger than its index says.`);
         }
-        await storage.append(partial, bytes);
+        await file.append(bytes);
         hash.update(bytes);
         received += bytes.length;
         options.onProgress?.({ receivedBytes: received, totalBytes: entry.size_bytes });
@@ -224,10 +264,11 @@ async function receive(
     }
   }
   if (entry.sha256 && hash.hex() !== entry.sha256) {
-    await storage.remove(partial);
+    await file.remove();
     throw new InvalidBundle(`${keyOf(entry)} does not have the SHA-256 of its index.`);
   }
-  await storage.rename(partial, fileOf(entry));
+  await file.close();
+  await storage.rename(file.name, fileOf(entry));
 }
 
 async function hashFile(storage: BundleStorage, name: string, size: number): Promise<Hash> {

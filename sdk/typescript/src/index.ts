@@ -55,5 +55,6 @@ export {
   type StageReport,
 } from "./pipeline.js";
 export type { BundleEntry } from "./reference.js";
-export { nodeStorage, opfsStorage, type BundleStorage } from "./storage.js";
+export { opfsStorage } from "./opfs.js";
+export { nodeStorage, type BundleStorage, type BundleWriter } from "./storage.js";
 export { decodeBase64, type VerifyEd25519 } from "./signature.js";

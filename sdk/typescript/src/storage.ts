@@ -1,7 +1,14 @@
-/** Where bundles are kept: Node's file system, the browser's private file system, or an app's own storage. */
+/** Where bundles are kept: Node's file system, or an app's own storage. `opfs.ts` has that of browsers. */
 
 import { nodeModule } from "./environment.js";
 import { UsageError } from "./errors.js";
+
+/** A file that is open at its end. */
+export interface BundleWriter {
+  append: (bytes: Uint8Array) => Promise<void>;
+  /** Close the file. It keeps what was added. */
+  close: () => Promise<void>;
+}
 
 /** Files by name. Names have `/` between folders. React Native apps implement it with their file system. */
 export interface BundleStorage {
@@ -13,6 +20,8 @@ export interface BundleStorage {
   read: (name: string, start: number, length: number) => Promise<Uint8Array>;
   /** Add bytes to the end of a file. Creates the file and its folders. */
   append: (name: string, bytes: Uint8Array) => Promise<void>;
+  /** Open a file for a download, which then does not call `append`. Returns undefined if another page writes the file. */
+  openWriter?: (name: string) => Promise<BundleWriter | undefined>;
   /** Rename a file. Replaces one with the new name. */
   rename: (from: string, to: string) => Promise<void>;
   /** Remove a file, if there is one. */
@@ -93,67 +102,4 @@ export function nodeStorage(folder: string): BundleStorage {
 function isMissing(error: unknown): boolean {
   const { code } = error as { code?: string };
   return code === "ENOENT" || code === "ENOTDIR";
-}
-
-/** Keep bundles in the browser's origin private file system. */
-export function opfsStorage(folder = "svc-bundles"): BundleStorage {
-  const open = async (name: string, create: boolean): Promise<[FileSystemDirectoryHandle, string]> => {
-    const parts = [folder, ...name.split("/")].filter(Boolean);
-    const file = parts.pop() ?? "";
-    let directory = await navigator.storage.getDirectory();
-    for (const part of parts) directory = await directory.getDirectoryHandle(part, { create });
-    return [directory, file];
-  };
-  const find = async (name: string): Promise<File | undefined> => {
-    try {
-      const [directory, file] = await open(name, false);
-      return await (await directory.getFileHandle(file)).getFile();
-    } catch (error) {
-      if ((error as Error).name === "NotFoundError" || (error as Error).name === "TypeMismatchError") return undefined;
-      throw error;
-    }
-  };
-  const write = async (name: string, data: Blob | Uint8Array, append: boolean): Promise<void> => {
-    const [directory, file] = await open(name, true);
-    const handle = await directory.getFileHandle(file, { create: true });
-    const writer = await handle.createWritable({ keepExistingData: append });
-    if (append) await writer.seek((await handle.getFile()).size);
-    await writer.write(data as Blob);
-    await writer.close();
-  };
-  const remove = async (name: string): Promise<void> => {
-    if (!(await find(name))) return;
-    const [directory, file] = await open(name, false);
-    await directory.removeEntry(file);
-  };
-  return {
-    async list(below) {
-      const names: string[] = [];
-      const visit = async (directory: FileSystemDirectoryHandle, prefix: string): Promise<void> => {
-        for await (const [name, handle] of directory as unknown as AsyncIterable<[string, FileSystemHandle]>) {
-          if (handle.kind === "file") names.push(`${prefix}/${name}`);
-          else await visit(handle as FileSystemDirectoryHandle, `${prefix}/${name}`);
-        }
-      };
-      try {
-        const [parent, name] = await open(below, false);
-        await visit(await parent.getDirectoryHandle(name), below);
-      } catch (error) {
-        if ((error as Error).name !== "NotFoundError") throw error;
-      }
-      return names;
-    },
-    size: async (name) => (await find(name))?.size,
-    async read(name, start, length) {
-      const file = await find(name);
-      return file ? new Uint8Array(await file.slice(start, start + length).arrayBuffer()) : new Uint8Array();
-    },
-    append: (name, bytes) => write(name, bytes, true),
-    async rename(from, to) {
-      const file = await find(from);
-      if (file) await write(to, file, false); // a stored file refers to its bytes, which no memory has to hold
-      await remove(from);
-    },
-    remove,
-  };
 }

@@ -74,6 +74,40 @@ test("bundle continues a download that was cut, and one of an earlier call", { s
   assert.match(again.ranges[0], /^bytes=[1-9]\d*-$/);
 });
 
+test("a storage with openWriter keeps the file of a download open", { skip }, async () => {
+  const inner = fresh();
+  const calls = [];
+  const storage = {
+    ...inner,
+    append: () => assert.fail("the file was opened again"),
+    openWriter: async (name) => {
+      calls.push("open");
+      return { append: (bytes) => inner.append(name, bytes), close: async () => void calls.push("close") };
+    },
+    rename: (from, to) => {
+      calls.push("rename");
+      return inner.rename(from, to);
+    },
+  };
+  const { send } = cutting(1_000_000);
+  const bundle = await new Client({ registryUrl, fetch: send }).bundle("toy@1.0.0", { storage });
+  assert.equal((await bundle.read("weights.bin")).length, 3_000_000);
+  assert.deepEqual(calls, ["open", "close", "rename"]);
+});
+
+test("a download whose file another page writes has a file of its own", { skip }, async () => {
+  const inner = fresh();
+  const names = [];
+  const openWriter = async (name) => {
+    if (name.endsWith(".partial")) return undefined;
+    names.push(name);
+    return { append: (bytes) => inner.append(name, bytes), close: async () => {} };
+  };
+  await new Client({ registryUrl }).bundle("toy@1.0.0", { storage: { ...inner, openWriter } });
+  assert.deepEqual(names.map((name) => name.replace(/-\w+$/, "-x")), ["toy/1.0.0/any/toy.xyb.partial-x"]);
+  assert.deepEqual(await inner.list("toy"), ["toy/1.0.0/any/toy.xyb"]);
+});
+
 test("two downloads of one bundle at the same time do not mix", { skip }, async () => {
   const storage = fresh();
   const one = new Client({ registryUrl });
