@@ -45,7 +45,10 @@ const URL_PATTERN = /^(https?):\/\/(\[[0-9A-Fa-f:.]+\]|[^\s/:?#@[\]]+)(?::(\d*))
 export function normalizeUrl(url: string, name = "gatewayUrl"): string {
   if (typeof url !== "string") throw new InvalidRequest(`${name} is not a string.`, { param: name });
   let text = url.trim().replace(/\/+$/, "");
-  if (!url.includes("://")) text = `${isLocal(text) ? "http" : "https"}://${text}`;
+  const page = (globalThis as { location?: { origin?: string } }).location?.origin;
+  // The server of the page is a proxy of the gateway.
+  if (/^\/(?!\/)/.test(text) && page?.startsWith("http")) text = page + text;
+  else if (!url.includes("://")) text = `${isLocal(text) ? "http" : "https"}://${text}`;
   const match = /^[\x21-\x7e]+$/.test(text) ? URL_PATTERN.exec(text) : null;
   const port = match?.[3] ? Number(match[3]) : 1;
   if (!match || port < 1 || port > 65535) {

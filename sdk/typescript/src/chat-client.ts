@@ -3,12 +3,12 @@
 import type { BundleDefaults } from "./bundles.js";
 import { findLocalGateway, environmentVariables } from "./environment.js";
 import { PRODUCTION_GATEWAY, resolveGatewayUrl } from "./address.js";
-import { currentConfig, normalizeApiKey, type ApiKey } from "./config.js";
+import { checkOptions, currentConfig, normalizeApiKey, type ApiKey } from "./config.js";
 import { errorFromCode, InvalidRequest, ModelNotFound, ProviderFailed, UsageError } from "./errors.js";
-import { HttpSession, KeySource, notA, type Reply, type RequestOptions } from "./http.js";
+import { checkTimeout, HttpSession, KeySource, notA, type Reply, type RequestOptions } from "./http.js";
 import { parseWithSchema, type FromSchema, type JsonSchema } from "./schema.js";
 import { EventSplitter } from "./sse.js";
-import { EventStream } from "./stream.js";
+import { EventStream, incompleteStream } from "./stream.js";
 import {
   assistantMessage,
   ChatToolCall,
@@ -26,6 +26,8 @@ export const DEFAULT_RETRIES = 2;
 export const DEFAULT_TIMEOUT_MS = 120_000;
 export const JSON_HEADERS = { "content-type": "application/json", accept: "application/json" };
 export const STREAM_HEADERS = { "content-type": "application/json", accept: "text/event-stream" };
+
+const CLIENT_OPTIONS = ["gatewayUrl", "registryUrl", "bundles", "apiKey", "retries", "timeoutMs", "fetch", "WebSocket"];
 
 /** The part of `WebSocket` that the SDK uses. */
 export type WebSocketClass = new (url: string, protocols?: string | string[]) => WebSocket;
@@ -163,11 +165,14 @@ export class ChatClient {
   readonly gatewayUrl: string;
   protected readonly session: HttpSession;
   protected readonly options: ClientOptions;
+  /** What the gateway offers in place of a default model that it does not have. */
+  private readonly offered = new Map<string, string>();
 
   constructor(options: ClientOptions = {}) {
+    checkOptions(options, CLIENT_OPTIONS, "new Client");
     const { retries = DEFAULT_RETRIES, timeoutMs = DEFAULT_TIMEOUT_MS } = options;
     if (!Number.isInteger(retries) || retries < 0) throw new InvalidRequest("`retries` is not a whole number.", { param: "retries" });
-    if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) throw new InvalidRequest("`timeoutMs` is not above 0.", { param: "timeoutMs" });
+    checkTimeout(timeoutMs);
     const config = currentConfig();
     const environment = environmentVariables();
     const local = findLocalGateway(environment);
@@ -242,19 +247,21 @@ export class ChatClient {
     );
   }
 
-  /** Send a request. If the caller named no model and the default is missing, use the gateway's first one. */
+  /** Send a request. If the caller named no model and the default is missing, use the gateway's first one from now on. */
   protected async withModel<T>(
     model: string | undefined,
     fallback: string,
     kind: string | undefined,
     send: (model: string) => Promise<T>,
   ): Promise<T> {
+    if (model !== undefined) return send(model);
     try {
-      return await send(model ?? fallback);
+      return await send(this.offered.get(fallback) ?? fallback);
     } catch (error) {
-      if (!(error instanceof ModelNotFound) || model !== undefined) throw error;
+      if (!(error instanceof ModelNotFound)) throw error;
       const offered = (await this.models()).find((each) => each.kind === kind);
       if (!offered) throw error;
+      this.offered.set(fallback, offered.id);
       return send(offered.id);
     }
   }
@@ -335,9 +342,7 @@ export class ChatStream<Call = ChatToolCall, Parsed = unknown> extends EventStre
       }
       if (text === undefined) break;
     }
-    if (this.finishReason === undefined) {
-      throw new ProviderFailed("The response was interrupted.", { requestId: this.requestId });
-    }
+    if (this.finishReason === undefined) throw incompleteStream(reply);
   }
 
   private *decodeEvent(raw: WireResponse, name: string | undefined, assembler: ToolCallAssembler): Generator<ChatChunk, void, undefined> {

@@ -31,6 +31,7 @@ export function currentConfig(): Readonly<Config> {
 
 /** Configure clients that are created later. Values that are missing come from the environment. */
 export function init(options: InitOptions = {}): void {
+  checkOptions(options, ["apiKey", "gatewayUrl", "platformUrl", "registryUrl"], "init");
   const { gatewayUrl, platformUrl, registryUrl } = options;
   let gateway: string | undefined;
   if (gatewayUrl) gateway = withV1Suffix(gatewayUrl);
@@ -50,6 +51,13 @@ export function setGatewayUrl(url: string): void {
 /** Set the key for the gateway, or the function that returns it. */
 export function setApiKey(key: ApiKey): void {
   config = { ...config, apiKey: normalizeApiKey(key) };
+}
+
+/** Throw InvalidRequest for options that are not an object, or have a name that is unknown. */
+export function checkOptions(options: object, known: readonly string[], place: string): void {
+  const keys = typeof options === "object" ? Object.keys(options) : [typeof options as string];
+  const unknown = keys.find((key) => !known.includes(key));
+  if (unknown !== undefined) throw new InvalidRequest(`\`${place}\` takes an object with ${known.join(", ")}, and no ${unknown}.`, { param: unknown });
 }
 
 /** Return the key without surrounding whitespace, or undefined if it is empty. Functions are returned unchanged. */

@@ -66,6 +66,12 @@ export interface RawReply {
   read: () => Promise<Uint8Array | string | undefined>;
 }
 
+/** Throw InvalidRequest for a time that no timer can have. */
+export function checkTimeout(timeoutMs: number | undefined): void {
+  if (timeoutMs === undefined || (timeoutMs > 0 && timeoutMs < 2 ** 31)) return;
+  throw new InvalidRequest("`timeoutMs` is not above 0.", { param: "timeoutMs" });
+}
+
 interface SessionOptions {
   retries: number;
   timeoutMs: number;
@@ -102,7 +108,9 @@ export class Reply {
       return chunk;
     } catch (error) {
       this.close();
-      throw this.toError(error, "was interrupted");
+      const failure = this.toError(error, "was interrupted");
+      if (failure instanceof SvcError) failure.requestId ??= this.requestId;
+      throw failure;
     }
   }
 
@@ -177,6 +185,7 @@ export class HttpSession {
 
   /** Return a successful response whose body is not read yet. Throws SvcError, or the reason of an abort. */
   async open(request: HttpRequest, options: RequestOptions = {}): Promise<Reply> {
+    checkTimeout(options.timeoutMs);
     let hasNewKey = !this.key.canRefresh;
     for (let attempt = 0; ; attempt++) {
       throwIfAborted(options.signal);
@@ -253,7 +262,7 @@ export class HttpSession {
     let text = `${server} ${what}: ${(message ?? String(error)).replace(/\.$/, "")}.`;
     // A browser does not say why it blocked a request.
     const page = (globalThis as { location?: { origin?: string } }).location?.origin;
-    if (what === CANNOT_REACH && page && !this.baseUrl.startsWith(`${page}/`)) text += ` This page needs its origin ${page} in [gateway] cors_origins.`;
+    if (what === CANNOT_REACH && page && !this.baseUrl.startsWith(`${page}/`)) text += ` If it is running, this page needs its origin ${page} in [gateway] cors_origins.`;
     if (this.baseUrl === PRODUCTION_GATEWAY) text += " Call setGatewayUrl(…), or start a gateway on this machine: svc up";
     return new Failure(text, { cause: error });
   }

@@ -4,7 +4,7 @@ import { numberOf, textOf } from "./chat-client.js";
 import { errorFromCode, GatewayFailed, ProviderFailed, type SvcError } from "./errors.js";
 import { notA, type Reply, type RequestOptions } from "./http.js";
 import { EventSplitter } from "./sse.js";
-import { EventStream } from "./stream.js";
+import { EventStream, incompleteStream } from "./stream.js";
 import { ChatToolCall } from "./tools.js";
 
 export type ResponseInput = string | readonly Record<string, unknown>[];
@@ -97,7 +97,7 @@ export class ResponseStream extends EventStream<ResponseStreamEvent> {
       }
       if (text === undefined) break;
     }
-    if (!this.response) throw new ProviderFailed("The response was interrupted.", { requestId: this.requestId });
+    if (!this.response) throw incompleteStream(reply);
   }
 
   private decodeEvent(data: string): ResponseStreamEvent {

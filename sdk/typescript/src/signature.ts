@@ -8,6 +8,7 @@ export type VerifyEd25519 = (publicKey: Uint8Array, signature: Uint8Array, messa
 
 /** Throw InvalidBundle unless one of the trusted keys has signed the entry. */
 export async function checkSignatures(entry: BundleEntry, trustedKeys: readonly string[], verify: VerifyEd25519 = verifyWithWebCrypto): Promise<void> {
+  if (!Array.isArray(trustedKeys)) throw new UsageError("`trustedKeys` is not a list.", { param: "trustedKeys" });
   const trusted = new Set(trustedKeys.map(normalizePublicKey));
   const signatures = entry.signatures ?? [];
   if (entry.sha256) {

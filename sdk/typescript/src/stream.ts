@@ -2,8 +2,14 @@
 
 import { ASYNC_ITERATOR } from "./async-iterator.js";
 import { abortReason } from "./abort.js";
-import { UsageError } from "./errors.js";
-import type { Reply } from "./http.js";
+import { ProviderFailed, UsageError, type SvcError } from "./errors.js";
+import { notA, type Reply } from "./http.js";
+
+/** Return the error of a stream that has ended without its last event: it was interrupted, or was none. */
+export function incompleteStream(reply: Reply): SvcError {
+  const isOther = /^(text\/html|application\/json)\b/i.test(reply.header("content-type") ?? "");
+  return isOther ? notA("a stream of events", reply.requestId) : new ProviderFailed("The response was interrupted.", { requestId: reply.requestId });
+}
 
 /** The events of a response. The request is sent when the iteration starts. `break` cancels the response. */
 export abstract class EventStream<Event> implements AsyncIterable<Event> {

@@ -123,6 +123,7 @@ test("bundle refuses what is not signed, damaged, missing or badly named", { ski
   await assert.rejects(one.bundle("toy@1.0.0", { storage, trustedKeys: [stranger] }), InvalidBundle);
   await assert.rejects(new Client({ registryUrl, bundles: { storage, trustedKeys: [stranger] } }).bundle("toy@1.0.0", { trustedKeys: undefined }), InvalidBundle);
   await assert.rejects(one.bundle("toy@1.0.0", { storage, trustedKeys: ["short"] }), UsageError);
+  await assert.rejects(one.bundle("toy@1.0.0", { storage, trustedKeys: publicKey }), UsageError);
   await assert.rejects(one.bundle("toy@9", { storage }), BundleNotFound);
   await assert.rejects(one.bundle("nothing", { storage }), BundleNotFound);
   await assert.rejects(one.bundle("../toy", { storage }), InvalidRequest);

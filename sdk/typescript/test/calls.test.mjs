@@ -126,7 +126,7 @@ test("a redirect is not followed, so that the key goes nowhere else", async () =
   );
 });
 
-test("without a model, the first one that is offered is used", async () => {
+test("without a model, the first one that is offered is used from then on", async () => {
   await withServer(
     (response, number, request) => {
       if (request.url.endsWith("/models")) json(response, 200, { object: "list", data: [{ id: "v", kind: "speech" }, { id: "mine", owned_by: "local" }] });
@@ -135,7 +135,8 @@ test("without a model, the first one that is offered is used", async () => {
     },
     async (one, requests) => {
       assert.equal((await one.chat("Hi")).text, "ok");
-      assert.equal(JSON.parse(requests.at(-1).body).model, "mine");
+      assert.equal((await one.chat("Hi")).text, "ok");
+      assert.deepEqual(requests.map(({ path, body }) => (path.endsWith("/models") ? path : JSON.parse(body).model)), ["gpt-4o-mini", "/v1/models", "mine", "mine"]);
     },
   );
   await withServer(
@@ -182,10 +183,28 @@ test("responses that are something else are GatewayFailed", async () => {
         await assert.rejects(one.embed(["a", "b"]), GatewayFailed);
         if (!(value && value.data && value.data[0])) await assert.rejects(one.models(), GatewayFailed);
         await assert.rejects(one.transcribe(new Uint8Array(1)), GatewayFailed);
-        await assert.rejects(one.chat("Hi", { stream: true }).result(), ProviderFailed);
+        await assert.rejects(one.chat("Hi", { stream: true }).result(), GatewayFailed);
+        await assert.rejects(one.responses("Hi", { stream: true }).result(), GatewayFailed);
       },
     );
   }
+});
+
+test("a stream that ends too early has the request's id, and one of a web page names the cause", async () => {
+  const event = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: "Hel" } }] })}\n\n`;
+  await withServer(
+    (response, number) => {
+      response.writeHead(200, { "content-type": number === 3 ? "text/html" : "text/event-stream", "x-request-id": "req_1" });
+      if (number === 1) response.write(event, () => response.destroy());
+      else response.end(number === 2 ? event : "<html>");
+    },
+    async (one) => {
+      const hasId = (kind) => (error) => error instanceof kind && error.requestId === "req_1";
+      await assert.rejects(one.chat("Hi", { stream: true }).result(), hasId(GatewayFailed));
+      await assert.rejects(one.chat("Hi", { stream: true }).result(), hasId(ProviderFailed));
+      await assert.rejects(one.chat("Hi", { stream: true }).result(), (error) => hasId(GatewayFailed)(error) && error.message.includes("gateway's"));
+    },
+  );
 });
 
 /** An XMLHttpRequest over Node's fetch, as React Native has it: text that grows, and progress. */

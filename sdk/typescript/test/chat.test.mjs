@@ -188,9 +188,28 @@ test("options that are wrong name the field", () => {
     [{ apiKey: 7 }, "apiKey"],
     [{ retries: -1 }, "retries"],
     [{ timeoutMs: 0 }, "timeoutMs"],
+    [{ baseUrl: "http://host" }, "baseUrl"],
+    ["http://host", "string"],
   ]) {
     assert.throws(() => new Client(options), (error) => error instanceof InvalidRequest && error.param === param && !error.message.includes("secret"));
   }
+  for (const options of ["http://host", { baseUrl: "http://host" }]) assert.throws(() => init(options), InvalidRequest);
+});
+
+test("a request with a wrong timeout is rejected", async () => {
+  const one = new Client({ gatewayUrl: "http://127.0.0.1:9", apiKey: "k" });
+  for (const timeoutMs of [0, -1, "x"]) await assert.rejects(one.chat("Hi", { timeoutMs }), (error) => error.param === "timeoutMs");
+});
+
+test("a page can name the gateway by a path of its own address", () => {
+  globalThis.location = { origin: "https://app.example" };
+  try {
+    assert.equal(new Client({ gatewayUrl: "/gateway" }).gatewayUrl, "https://app.example/gateway/v1");
+    assert.throws(() => new Client({ gatewayUrl: "//other.example" }), InvalidRequest);
+  } finally {
+    delete globalThis.location;
+  }
+  assert.throws(() => new Client({ gatewayUrl: "/gateway" }), InvalidRequest);
 });
 
 test("models lists what the key may use", { skip }, async () => {
