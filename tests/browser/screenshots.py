@@ -73,7 +73,8 @@ def make_traffic(console: Console) -> None:
     ]
     for number in range(90):
         if number % 17 == 5:
-            console.provider.plays(answer(503, openai_wire.error("The provider is overloaded.", "server_error")))
+            overloaded = answer(503, openai_wire.error("The provider is overloaded.", "server_error"))
+            console.provider.plays(overloaded, overloaded)
         elif number % 29 == 7:
             console.provider.plays(sse(openai_wire.stream("This answer ends in the")[:4], end=reset()))
         key = chance.choice(keys)["key"]

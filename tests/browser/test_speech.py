@@ -38,6 +38,7 @@ def speech_page(console: Console, page: Page, clip: Path, spoken_file: Path) -> 
 
 
 def test_microphone_shows_the_transcript_while_speaking(speech_page: Page) -> None:
+    expect(speech_page.get_by_label("Language").locator("option:checked")).to_have_text("English")
     speech_page.get_by_role("button", name="Start the microphone").click()
     transcript = speech_page.get_by_role("log", name="Transcript")
     expect(transcript.locator(".unstable, .stable").first).to_contain_text("brown", timeout=WAIT)

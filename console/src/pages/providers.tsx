@@ -33,12 +33,12 @@ function Providers() {
             onInput={(event) => setSearch(event.currentTarget.value)}
           />
         </label>
-        <p class="hint">
-          Error rates and latencies are those of the last five minutes. A test sends a short request, which the provider bills.
-        </p>
         <span class="spacer" />
         <button type="button" onClick={reload}>Refresh</button>
       </div>
+      <p class="hint">
+        Error rates and latencies are those of the last five minutes. A test sends a short request, which the provider bills.
+      </p>
       {error && <ErrorNotice error={error} onRetry={reload} />}
       {!data && isLoading && <Loading label="Loading providers…" />}
       {data && !found.length && (

@@ -43,7 +43,7 @@ export function KeyChoice({ chosen, clientId }: { chosen: ChosenKey; clientId: s
   if (!isAdmin) return <ExistingKey chosen={chosen} hint="Only a key with the scope admin makes others. " />;
   return (
     <>
-      <fieldset class="row key-source">
+      <fieldset class="row source-choice">
         <legend>Key</legend>
         <label class="row checkbox">
           <input type="radio" name="key-source" checked={source === "new"} onChange={() => setSource("new")} />

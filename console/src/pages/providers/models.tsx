@@ -1,7 +1,7 @@
 /** The models of a provider, each with its circuit breaker and its last minutes. */
 import type { ModelState, ProviderState } from "../../../build/schema";
 import { BusyButton } from "../../components/busy-button";
-import { formatCount, formatMilliseconds, formatTime } from "../../components/format";
+import { formatCount, formatMilliseconds, formatShortTime, formatTime } from "../../components/format";
 import { TableScroll } from "../../components/table-scroll";
 import { BreakerBadge, formatShare } from "./health";
 
@@ -28,7 +28,7 @@ export function ModelTable(
               <td class="number">{formatShare(model.recent.error_rate)}</td>
               <td class="number">{formatMilliseconds(model.recent.latency_p50_ms)}</td>
               <td class="number">{formatMilliseconds(model.recent.latency_p99_ms)}</td>
-              <td>{model.last_error ? <><code>{model.last_error.code}</code> {formatTime(model.last_error.time)}</> : "–"}</td>
+              <td>{model.last_error ? <><code>{model.last_error.code}</code> <time dateTime={model.last_error.time} title={formatTime(model.last_error.time)}>{formatShortTime(model.last_error.time)}</time></> : "–"}</td>
               <td>
                 {model.testable && (
                   <BusyButton type="button" isBusy={isTesting} aria-label={`Test ${model.id}`} onClick={() => onTest(model.id)}>

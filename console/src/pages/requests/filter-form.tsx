@@ -40,13 +40,13 @@ export function FilterForm({ suggestions }: { suggestions: Partial<Record<Filter
           onChange={(value) => set(name, value)}
         />
       ))}
-      <p class="hint filter-hint">A filter finds the whole value: <code>gpt-4o</code> does not find <code>gpt-4o-mini</code>.</p>
       <button
         type="button" class="clear" disabled={!isFiltered}
         onClick={() => navigate(addressWith(Object.fromEntries(FILTER_NAMES.map((name) => [name, ""]))), { replace: true })}
       >
         Clear filters
       </button>
+      <p class="hint filter-hint">A filter finds the whole value: <code>gpt-4o</code> does not find <code>gpt-4o-mini</code>.</p>
     </form>
   );
 }

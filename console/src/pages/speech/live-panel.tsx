@@ -93,7 +93,7 @@ export function LivePanel(
         <label class="field">
           Language
           {known ? (
-            <select value={language} disabled={state !== "idle"} onChange={(event) => setLanguage(event.currentTarget.value)}>
+            <select value={language || (known.length === 1 ? known[0] : "")} disabled={state !== "idle"} onChange={(event) => setLanguage(event.currentTarget.value)}>
               {known.length > 1 && <option value="">Automatic</option>}
               {known.map((code) => <option key={code} value={code}>{languageName(code)}</option>)}
             </select>
