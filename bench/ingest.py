@@ -69,12 +69,14 @@ def fresh_database(server: pgserver.PostgresServer, name: str) -> Iterator[postg
     database.close()
 
 
-def measure(database: postgres.PostgresDatabase, segments: list[JournalSegment], folder: Path) -> tuple[float, float]:
+def measure(
+    database: postgres.PostgresDatabase, segments: list[JournalSegment], folder: Path, journal: str = "bench"
+) -> tuple[float, float]:
     """Return microseconds of CPU per entry: of this process, and of the server."""
-    database.committed_offset("bench")
+    database.committed_offset(journal)
     server, own = server_cpu_seconds(folder), time.process_time()
     for offset, segment in enumerate(segments):
-        assert database.ingest("bench", offset, offset + 1, segment)
+        assert database.ingest(journal, offset, offset + 1, segment)
     count = SEGMENT_ENTRIES * len(segments)
     return (time.process_time() - own) / count * 1e6, (server_cpu_seconds(folder) - server) / count * 1e6
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from svc.errors import UsageError
 from svc.stores.database.base import Database, LedgerEntry
+from svc.stores.database.entry_filter import EntryFilter, EntryPosition, SearchLimits
 from svc.stores.database.factory import open_database
 from svc.stores.database.journal_lines import build_segment
 from svc.stores.database.postgres import PostgresDatabase
@@ -151,6 +153,34 @@ def test_queries_of_a_month_read_its_partition_only(database: PostgresDatabase) 
     assert [other for other in partition_names(database) if other != name and other in plan] == []
     found = database.list_entries(since=start / 1000, until=end / 1000)
     assert len(found) == 100
+
+
+def test_searches_of_a_day_read_the_partition_of_its_month_only(database: PostgresDatabase) -> None:
+    """The statements are those of the console's pages, with the range that the pages open with."""
+    database.partition_entries()
+    database.insert_entries([entry_at(number, month(number % 4, 14)) for number in range(400)])
+    end_ms = month(2, 15)
+    since, end = (end_ms - DAY_MS) / 1000, EntryPosition(end_ms, "")
+    run, statements = database._run_statement, []
+
+    def record(sql: str, args: Sequence[object] = ()) -> Any:
+        statements.append((sql, args))
+        return run(sql, args)
+
+    database._run_statement = record  # type: ignore[method-assign]
+    found = database.search_entries(EntryFilter(), since, end, SearchLimits(limit=1000, seconds=60))
+    assert len(found.entries) == 100
+    database.search_entries(EntryFilter(key_id="k1", status="error"), since, end, SearchLimits(seconds=60))
+    database.aggregate_usage("model", since=since + 1, until=end_ms / 1000 - 1)
+    database.list_entries(since=since, until=end_ms / 1000)
+    plans = [run(f"EXPLAIN {sql}", args).fetchall() for sql, args in statements if " batches " in sql]
+    assert len(plans) >= 5
+    name = f"batches_{datetime.fromtimestamp(end_ms / 1000, UTC):%Y_%m}"
+    others = [each for each in [*partition_names(database), "batches_other"] if each != name]
+    for plan in plans:
+        text = "\n".join(str(row[0]) for row in plan)
+        assert f" on {name} " in text
+        assert not [other for other in others if f" on {other} " in text], text
 
 
 def test_partition_entries_beside_ingestion_loses_no_entry(database: PostgresDatabase, url: str) -> None:

@@ -21,14 +21,17 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
+import websockets.sync.client
 import yaml
 
-from tests.e2e.harness import CLAUDE, GPT, SVC, Gateway, environment, provider_environment
+from tests.e2e.harness import CLAUDE, GPT, KEY, SVC, Gateway, environment, provider_environment
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.collector import Collector
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer
+from tests.speech.material import make_voices
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "deploy" / "prometheus" / "svc.rules.yml"
@@ -90,7 +93,7 @@ def ask(address: str, query: str) -> list[object]:
 
 @contextlib.contextmanager
 def gateway_under_load(folder: Path) -> Iterator[Gateway]:
-    """A gateway with two providers, one of which fails now and then, a cache, limits and traces."""
+    """A gateway with two providers, one of which fails now and then, a cache, limits, traces, and speech."""
     with contextlib.ExitStack() as stack:
         fakes = {
             "A": stack.enter_context(FakeProvider(openai_wire.OpenAIWire(), key="a")),
@@ -101,13 +104,18 @@ def gateway_under_load(folder: Path) -> Iterator[Gateway]:
         fakes["A"].plays(*itertools.islice(scripts, 20_000))
         home = folder / "gateway"
         home.mkdir()
-        env = {**provider_environment(fakes), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+        env = {
+            **provider_environment(fakes),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "SVC_REGISTRY_ROOT": str(make_voices()),
+        }
         gateway = Gateway(home, env={**env, "OTEL_BSP_SCHEDULE_DELAY": "500"}, config=CONFIG).start()
         stack.callback(gateway.stop)
         stopping = threading.Event()
-        thread = threading.Thread(target=send_requests, args=(gateway, stopping))
-        thread.start()
-        stack.callback(thread.join, 20)
+        for target in (send_requests, send_speech):
+            thread = threading.Thread(target=target, args=(gateway, stopping))
+            thread.start()
+            stack.callback(thread.join, 60)
         stack.callback(stopping.set)
         yield gateway
 
@@ -122,6 +130,24 @@ def send_requests(gateway: Gateway, stopping: threading.Event) -> None:
         gateway.chat(model, messages=[{"role": "user", "content": content}], temperature=0)
         if number % 10 == 0:
             gateway.request("POST", "/v1/audio/transcriptions", {})
+
+
+def send_speech(gateway: Gateway, stopping: threading.Event) -> None:
+    """Speak a text, transcribe the audio as an upload, and as a live session."""
+    authorization = {"authorization": f"Bearer {KEY}"}
+    address = f"127.0.0.1:{gateway.port}/v1/audio"
+    with httpx2.Client(headers=authorization, timeout=60, trust_env=False) as client:
+        while not stopping.wait(0.5):
+            body = {"model": "espeak-en-us", "input": "One two three.", "voice": "alloy", "response_format": "wav"}
+            audio = client.post(f"http://{address}/speech", json=body)
+            client.post(f"http://{address}/transcriptions", files={"file": ("a.wav", audio.content)})
+            stream = f"ws://{address}/transcriptions/stream"
+            with websockets.sync.client.connect(stream, additional_headers=authorization, proxy=None) as session:
+                session.send(bytes(32_000))
+                for kind in ("flush", "close"):
+                    session.send(json.dumps({"type": kind}))
+                while json.loads(session.recv(60))["type"] != "closed":
+                    pass
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ class Side:
                 rows.sort(key=lambda row: row["request_id"])
                 new, self._entry_count = rows[self._entry_count :], len(rows)
                 for attempt in (detail for row in new for detail in row["attempts_detail"] or []):
-                    del attempt["ms"]
+                    del attempt["ms"], attempt["connect_ms"]
                 return [{name: value for name, value in row.items() if name not in CHANGING_FIELDS} for row in new]
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -28,6 +28,7 @@ from svc.gateway.accounting.journal import JOURNAL_SUFFIX
 from svc.stores import backup_archive
 from svc.stores.backup_archive import BackupManifest, SourceFile
 from svc.stores.bundles.locks import fsync_dir
+from svc.stores.database.migrations import SchemaState, derive_schema_state
 from svc.stores.database.sqlite import DATABASE_BUSY_TIMEOUT_SECONDS
 
 OnBackupProgress = Callable[[str, int, int], None]
@@ -250,13 +251,16 @@ def check_sqlite(path: Path) -> None:
         raise CommandFailed(f"The copy of the database is damaged ({result}). Check the database: svc doctor")
 
 
-def read_schema_version(path: Path) -> int:
-    """Return the schema version of a SQLite file that no process writes. Raises CommandFailed."""
+def read_schema_state(path: Path) -> SchemaState:
+    """Return the schema versions of a SQLite file that no process writes. Raises CommandFailed."""
     try:
         with contextlib.closing(
             sqlite3.connect(f"file:{quote(str(path.absolute()))}?immutable=1", uri=True)
         ) as database:
-            return _read_offsets(database)[0]
+            recorded, _ = _read_offsets(database)
+            has_changes = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_changes'").fetchone()
+            changes = database.execute("SELECT version, oldest FROM schema_changes") if has_changes else ()
+            return derive_schema_state(recorded, {int(version): int(oldest) for version, oldest in changes})
     except (sqlite3.Error, TypeError, ValueError) as error:
         raise CommandFailed(f"The database of the backup is not one of svc: {error}.") from error
 

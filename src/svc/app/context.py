@@ -35,6 +35,7 @@ from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.base import RedisClient
 from svc.telemetry import LineWriter
+from svc.wire.histogram import HistogramSeries
 
 
 @contextlib.asynccontextmanager
@@ -50,6 +51,7 @@ async def run_context(
     response_store: ResponseStore,
     observers: Sequence[RequestObserver],
     extra_metrics: Callable[[], dict[str, float]],
+    extra_histograms: Callable[[], list[HistogramSeries]],
 ) -> AsyncIterator[tuple[GatewayContext, MetricsPublisher, LocalModels | None]]:
     """Run what model requests share. Yields the context, the metrics, and the models of this machine."""
     router, upstream = _create_router(settings, endpoints)
@@ -89,6 +91,7 @@ async def run_context(
             WorkerMetrics(counters_slot.metrics_dir if counters_slot else None, str(os.getpid())),
             redis,
             extra_metrics,
+            extra_histograms,
         )
         shared_breakers = SharedBreakers(context.load_balancer, redis) if redis else None
         async with contextlib.AsyncExitStack() as stack:  # closes what was opened, even if the start fails

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from svc.app.backup import OnBackupProgress, check_sqlite, read_schema_version
+from svc.app.backup import OnBackupProgress, check_sqlite, read_schema_state
 from svc.errors import CommandFailed, UsageError
 from svc.stores import backup_archive
 from svc.stores.backup_archive import BackupManifest
@@ -67,13 +67,14 @@ def restore_backup(archive: Path, home: Path, *, overwrite: bool, on_progress: O
 
 def _check_database(path: Path, manifest: BackupManifest) -> None:
     check_sqlite(path)
-    version, known = read_schema_version(path), latest_schema_version()
-    if version != manifest.schema_version:
+    state, known = read_schema_state(path), latest_schema_version()
+    if state.recorded != manifest.schema_version:
         raise CommandFailed("The backup is damaged: its database has another schema version than its manifest.")
-    if version > known:
+    if state.oldest > known:
         raise CommandFailed(
-            f"The backup is of a newer version of svc ({manifest.svc_version[:40]}, database schema {version}) "
-            f"than this program, which knows schema {known}."
+            f"The backup is of a newer version of svc ({manifest.svc_version[:40]}, database schema {state.applied}) "
+            f"than this program, which knows schema {known}. It needs a program that knows schema {state.oldest}: "
+            f"restore it with that version of svc or a later one."
         )
 
 

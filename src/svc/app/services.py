@@ -47,7 +47,7 @@ from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.stored_responses.store import ResponseStore
 from svc.ledger_queries.process import QueryProcess
 from svc.settings import Settings
-from svc.speech.accounting import SpeechMetrics
+from svc.speech.metrics import SpeechMetrics
 from svc.speech.model import MODEL_DESCRIPTION_FILE_NAME
 from svc.speech.model_catalog import SpeechBundleSource
 from svc.speech.routes import routes as speech_routes
@@ -91,6 +91,7 @@ async def gateway_services(
         ) as (
             trace_observers,
             trace_metrics,
+            export_speech_work,
         ),
         _access_log_writer(settings, writer) as access_log_writer,
         open_cache(settings) as cache,
@@ -105,12 +106,15 @@ async def gateway_services(
             response_store=ResponseStore(responses_database, prunes=settings.responses.store),
             observers=(refusals, *trace_observers, *observers),
             extra_metrics=lambda: {**speech_metrics.values(), **trace_metrics()},
+            extra_histograms=speech_metrics.histograms,
         ) as (context, metrics_publisher, local_models),
         _speech_service(settings, context, speech_metrics) as speech,
-        run_voices(settings, context) as voices,
+        run_voices(settings, context, speech_metrics) as voices,
         contextlib.aclosing(EventPublisher(context, queries, metrics_publisher)) as events,
         contextlib.aclosing(_bundle_access(settings, registry_url)) as bundle_access,
     ):
+        if export_speech_work is not None:
+            speech_metrics.on_work = export_speech_work
         data_routes = [
             *speech_routes(speech, voices.list_entries),
             *stored_response_routes(context, admin_database),

@@ -11,6 +11,7 @@ from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, build_backends
 from svc.gateway.routing.providers import build_provider
 from svc.settings import ModelSettings, ProviderSettings, Settings
+from svc.speech.metrics import SpeechMetrics
 from svc.speech.synthesis.catalog import InstalledVoice, VoiceCatalog, open_catalog
 from svc.speech.synthesis.process import VoiceProcess
 from svc.wire.chat import UpstreamOverrides
@@ -27,10 +28,12 @@ _IGNORED_FIELDS = ("instructions",)
 
 
 @asynccontextmanager
-async def run_voices(settings: Settings, context: GatewayContext) -> AsyncIterator[OfferedVoices]:
+async def run_voices(
+    settings: Settings, context: GatewayContext, metrics: SpeechMetrics
+) -> AsyncIterator[OfferedVoices]:
     """Offer the installed voices until the context ends. Their process starts with the first request."""
     root = settings.registry_root
-    process = VoiceProcess(root, settings.speech.max_syntheses)
+    process = VoiceProcess(root, settings.speech.max_syntheses, metrics.record_work)
     voices = OfferedVoices(context, open_catalog(root), process)
     await voices.refresh()
     default_voice = settings.speech.default_voice

@@ -38,7 +38,7 @@ def _print_attempts(attempts: list[dict[str, Any]]) -> None:
     table = [("ATTEMPT", *(name.upper() for name in names))]
     for number, attempt in enumerate(attempts, 1):
         table.append((str(number), *(_format_value(name, attempt.get(name)) for name in names)))
-    base.print_table(table, right_aligned=[len(table[0]) - 1])
+    base.print_table(table, right_aligned=[len(table[0]) - 2, len(table[0]) - 1])
 
 
 def _format_value(name: str, value: Any) -> str:

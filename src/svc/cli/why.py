@@ -105,7 +105,7 @@ def _print_timing(timing: RequestTiming) -> None:
         table = [("ATTEMPT", *(name.upper() for name in names))]
         for number, attempt in enumerate(timing.attempts, 1):
             table.append((str(number), *(_format(getattr(attempt, name)) for name in names)))
-        base.print_table(table, right_aligned=[len(names)])
+        base.print_table(table, right_aligned=[len(names) - 1, len(names)])
     print()
     usual = timing.provider_p50
     latency, first_byte, pace = (

@@ -1,4 +1,4 @@
-"""Interfaces to the gateway's rate limits and ledger, and the speech metrics for `/metrics`."""
+"""Interfaces to the gateway's rate limits and ledger."""
 
 from __future__ import annotations
 
@@ -53,34 +53,3 @@ class SpeechRequestTracker(Protocol):
 
         `is_long_lived` marks a request whose duration the client decides.
         """
-
-
-class SpeechMetrics:
-    """Speech counters of this process. The worker pool updates `running_workers` and `lost_workers`."""
-
-    def __init__(self) -> None:
-        self.open_sessions = 0
-        self.audio_seconds = 0.0
-        self.running_workers = 0
-        self.lost_workers = 0
-        self._request_counts = {"stream": 0, "upload": 0}
-        self._error_counts: dict[str, int] = {}
-
-    def record_request(self, kind: Literal["stream", "upload"]) -> None:
-        """Count a live session or an upload."""
-        self._request_counts[kind] += 1
-
-    def record_error(self, code: str) -> None:
-        """Count an error that was sent to a client. The codes are the project's own, so there are few."""
-        self._error_counts[code] = self._error_counts.get(code, 0) + 1
-
-    def values(self) -> dict[str, float]:
-        """Return the values by metric name (docs/reference/metrics.md)."""
-        return {
-            "svc_speech_sessions": self.open_sessions,
-            "svc_speech_audio_seconds_total": self.audio_seconds,
-            "svc_speech_workers": self.running_workers,
-            "svc_speech_workers_lost_total": self.lost_workers,
-            **{f'svc_speech_requests_total{{kind="{kind}"}}': count for kind, count in self._request_counts.items()},
-            **{f'svc_speech_errors_total{{code="{code}"}}': count for code, count in self._error_counts.items()},
-        }

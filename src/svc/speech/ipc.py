@@ -1,7 +1,8 @@
 """The messages between the gateway and a speech worker over a Unix socket: length-prefixed MessagePack.
 
 gateway: LoadModel · (OpenStream (FeedAudio | FlushStream | ResetStream)* CloseStream)*    the gateway numbers streams
-worker:  ModelLoaded | ModelLoadFailed · (AudioProcessed | RecognitionHypothesis | FinalTranscript | RecognitionFailed)*
+worker:  ModelLoaded | ModelLoadFailed
+         · (AudioProcessed | RecognitionHypothesis | FinalTranscript | RecognitionFailed | InferenceReport)*
 """
 
 from __future__ import annotations
@@ -150,9 +151,26 @@ class RecognitionFailed(_IpcMessage, frozen=True):
     message: str
 
 
+class InferenceReport(_IpcMessage, frozen=True):
+    """An inference for this stream: seconds that it waited for a thread, and seconds of the engine.
+
+    It precedes the messages with the result. The stream may be closed already.
+    """
+
+    stream_id: int
+    queue_seconds: float
+    decode_seconds: float
+
+
 GatewayToWorker = LoadModel | OpenStream | FeedAudio | FlushStream | ResetStream | CloseStream
 WorkerToGateway = (
-    ModelLoaded | ModelLoadFailed | AudioProcessed | RecognitionHypothesis | FinalTranscript | RecognitionFailed
+    ModelLoaded
+    | ModelLoadFailed
+    | AudioProcessed
+    | RecognitionHypothesis
+    | FinalTranscript
+    | RecognitionFailed
+    | InferenceReport
 )
 
 _ipc_encoder = msgspec.msgpack.Encoder()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from svc.errors import RateLimited, SpeechFailed
 from svc.speech import ipc
-from svc.speech.accounting import SpeechMetrics
 from svc.speech.audio import LIVE_AUDIO_FORMAT, AudioFormat
+from svc.speech.metrics import SpeechMetrics
 from svc.speech.model import RecognitionModel
 from svc.speech.worker_process import RecognitionListener, WorkerProcess
 
@@ -29,9 +29,10 @@ AUDIO_CHUNK_BYTES = 32 * 1024
 class WorkerSlot:
     """A stream on a worker, for one session."""
 
-    def __init__(self, process: WorkerProcess, stream_id: int) -> None:
+    def __init__(self, process: WorkerProcess, stream_id: int, format_: AudioFormat) -> None:
         self._process = process
         self._stream_id = stream_id
+        self._bytes_per_second = format_.rate * format_.frame_bytes
         self.unprocessed_bytes = 0
 
     @property
@@ -47,6 +48,7 @@ class WorkerSlot:
     def send_audio(self, data: bytes) -> None:
         """Send complete samples."""
         self.unprocessed_bytes += len(data)
+        self._process.count_audio(self._stream_id, len(data) / self._bytes_per_second)
         self._process.send(ipc.FeedAudio(self._stream_id, data))
 
     def flush(self) -> None:
@@ -137,17 +139,22 @@ class SpeechWorkerPool:
         format_: AudioFormat = LIVE_AUDIO_FORMAT,
         live: bool = True,
         with_words: bool = False,
+        request_id: str = "",
     ) -> WorkerSlot:
         """Open a stream on a worker with the model, which is started if necessary. Raises SpeechFailed, RateLimited."""
         process = await (await self._workers_for(model)).acquire_process()
         if process.open_streams >= process.max_streams:
             raise RateLimited("All speech sessions of this model are in use. Try again later.", retry_after=5)
-        return WorkerSlot(
-            process,
-            process.open_stream(
-                listener, vad=vad, language=language, format_=format_, live=live, with_words=with_words
-            ),
+        stream_id = process.open_stream(
+            listener,
+            vad=vad,
+            language=language,
+            format_=format_,
+            live=live,
+            with_words=with_words,
+            request_id=request_id,
         )
+        return WorkerSlot(process, stream_id, format_)
 
     async def preload(self, model: RecognitionModel) -> None:
         """Load a model before its first session. Only logs a failure: the session will report it."""

@@ -10,8 +10,9 @@ from typing import Protocol
 from svc.errors import BundleNotFound, InvalidRequest, ModelNotFound, PermissionDenied, SvcError
 from svc.security import Keyring
 from svc.settings import Settings, SpeechSettings
-from svc.speech.accounting import UPLOAD_TRANSCRIPTION_PATH, SpeechMetrics, SpeechRequestTracker
+from svc.speech.accounting import UPLOAD_TRANSCRIPTION_PATH, SpeechRequestTracker
 from svc.speech.audio import LIVE_AUDIO_FORMAT, AudioFormat
+from svc.speech.metrics import SpeechMetrics
 from svc.speech.model import NotASpeechModel, RecognitionModel
 from svc.speech.model_catalog import SpeechBundleSource, SpeechModelCatalog
 from svc.speech.pool import SpeechWorkerPool, WorkerSlot
@@ -131,6 +132,7 @@ class SpeechService:
         format_: AudioFormat = LIVE_AUDIO_FORMAT,
         live: bool = True,
         with_words: bool = False,
+        request_id: str = "",
     ) -> tuple[WorkerSlot, str, str | None]:
         """Return a worker slot, the model's name and the language. Raises what the catalog and the pool raise."""
         requested_model = (config.model or self.settings.default_model).partition("@")[0]
@@ -144,7 +146,14 @@ class SpeechService:
             raise _model_not_allowed(model.name)
         vad = config.vad is not False
         slot = await self.pool.acquire_slot(
-            model, listener, vad=vad, language=language, format_=format_, live=live, with_words=with_words
+            model,
+            listener,
+            vad=vad,
+            language=language,
+            format_=format_,
+            live=live,
+            with_words=with_words,
+            request_id=request_id,
         )
         return slot, model.name, language
 

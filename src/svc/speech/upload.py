@@ -66,8 +66,8 @@ async def wait_for_disconnect(receive: Receive) -> None:
 class UploadTranscription:
     """Sends a file to a worker slot and waits for the final transcript."""
 
-    def __init__(self, service: SpeechService, key: ApiKey, request: TranscriptionRequest) -> None:
-        self._service, self._key, self._request = service, key, request
+    def __init__(self, service: SpeechService, key: ApiKey, request: TranscriptionRequest, request_id: str) -> None:
+        self._service, self._key, self._request, self._request_id = service, key, request, request_id
         self._result: asyncio.Future[ipc.FinalTranscript] = asyncio.get_running_loop().create_future()
         self._progress = asyncio.Event()
         self._slot: WorkerSlot | None = None
@@ -96,6 +96,7 @@ class UploadTranscription:
                 format_=source.format,
                 live=False,
                 with_words=self._requires_words,
+                request_id=self._request_id,
             )
             stack.callback(self._slot.release)
             stack.callback(self._result.cancel)

@@ -28,12 +28,13 @@ async def transcribe_upload(service: SpeechService, key: ApiKey, request: Reques
     """
     if find_spec("python_multipart") is None:
         raise SpeechFailed(f"Speech is not installed. Install it with: {install_command('speech')}.")
-    tracked_request = await service.request_tracker.track(key, UPLOAD_TRANSCRIPTION_PATH, request.scope["request_ids"])
+    identity = request.scope["request_ids"]
+    tracked_request = await service.request_tracker.track(key, UPLOAD_TRANSCRIPTION_PATH, identity)
     recorder = UploadRecorder(service, tracked_request)
     try:
         async with AsyncExitStack() as resources:
             transcription_request = await _read_form(request, resources)
-            recorder.upload = upload = UploadTranscription(service, key, transcription_request)
+            recorder.upload = upload = UploadTranscription(service, key, transcription_request, identity[0])
             service.metrics.record_request("upload")
             if transcription_request.stream:
                 stream = TranscriptEventStream(upload, recorder, resources)

@@ -86,10 +86,12 @@ class WebSocketSession:
                 return
             metrics.record_request("stream")
             metrics.open_sessions += 1
+            started_at = self._loop.time()
             try:
                 await self._run_session()
             finally:
                 metrics.open_sessions -= 1
+                metrics.record_session(self._loop.time() - started_at)
                 self._record_end(is_disconnected=True)
 
     async def _run_session(self) -> None:
@@ -215,7 +217,9 @@ class WebSocketSession:
         listener = _DetachableListener(self)
         self._requested_model = action.config.model or self._service.settings.default_model
         try:
-            slot, name, _ = await self._service.acquire_slot(self._key_monitor.key, action.config, listener)
+            slot, name, _ = await self._service.acquire_slot(
+                self._key_monitor.key, action.config, listener, request_id=self._identity[0]
+            )
         except SvcError as error:
             self._attach_error = error
             self._session.on_attach_failed(action.attach_id, error)

@@ -59,6 +59,8 @@ class SpeechWorker:
         self._changed_stream_ids: set[int] = set()
         """Streams with input or a result since their work was last looked at."""
         self._pending_work: dict[int, tuple[int, float]] = {}
+        self._waiting_since: dict[int, float] = {}
+        """When the pending work of each stream was found."""
         self._engine: RecognitionEngine | None = None
         self._detection: VoiceActivityModel | None = None
         self._free_detectors: list[VoiceActivityDetector] = []
@@ -109,6 +111,7 @@ class SpeechWorker:
         elif isinstance(message, ipc.CloseStream):
             if stream := self._streams.pop(message.stream_id, None):
                 self._pending_work.pop(message.stream_id, None)
+                self._waiting_since.pop(message.stream_id, None)
                 stream.detector.reset()
                 self._free_detectors.append(stream.detector)
         elif stream := self._streams.get(message.stream_id):
@@ -118,6 +121,7 @@ class SpeechWorker:
     def _complete_job(self, result: _DecodeResult) -> None:
         result.thread.is_busy = False
         stream = result.job.stream
+        self._send(ipc.InferenceReport(stream.stream_id, result.queue_seconds, result.decode_seconds))
         if self._streams.get(stream.stream_id) is stream:  # else the stream is closed
             self._changed_stream_ids.add(stream.stream_id)
             stream.complete_job(result.job, result.hypothesis)
@@ -164,8 +168,9 @@ class SpeechWorker:
             if urgency == URGENCY_INSTANT or not thread.is_busy:
                 self._changed_stream_ids.add(stream_id)
                 job = self._streams[stream_id].start_work()
+                waiting_since = self._waiting_since.pop(stream_id, None)
                 if job is not None:
-                    thread.submit(job)
+                    thread.submit(job, waiting_since or time.monotonic())
         return bool(self._changed_stream_ids)
 
     def _advance_changed_streams(self) -> None:
@@ -175,8 +180,10 @@ class SpeechWorker:
             stream = self._streams[stream_id]
             if work := stream.pending_work():
                 self._pending_work[stream_id] = work
+                self._waiting_since.setdefault(stream_id, time.monotonic())
             else:
                 self._pending_work.pop(stream_id, None)
+                self._waiting_since.pop(stream_id, None)
 
     def _process_windows(self, streams: list[RecognitionStream]) -> set[int]:
         """Process the audio of streams, a window of each at a time. Return the ids of those that may have more."""
@@ -203,7 +210,9 @@ class _DecodeResult(NamedTuple):
     thread: _InferenceThread
     job: DecodeJob
     hypothesis: ipc.Hypothesis | None
-    error: str | None = None
+    error: str | None
+    queue_seconds: float
+    decode_seconds: float
 
 
 class _InferenceThread:
@@ -212,24 +221,28 @@ class _InferenceThread:
     def __init__(self, on_result: Callable[[_DecodeResult], None], niceness: int) -> None:
         self.is_busy = False
         self._on_result, self._niceness = on_result, niceness
-        self._jobs: queue.SimpleQueue[DecodeJob] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[DecodeJob, float]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"engine-{niceness}", daemon=True).start()
 
-    def submit(self, job: DecodeJob) -> None:
-        """Start a job. The thread must not be busy."""
+    def submit(self, job: DecodeJob, waiting_since: float) -> None:
+        """Start a job, which waits since this time. The thread must not be busy."""
         self.is_busy = True
-        self._jobs.put(job)
+        self._jobs.put((job, waiting_since))
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while True:
-            job = self._jobs.get()
+            job, waiting_since = self._jobs.get()
+            started_at = time.monotonic()
+            hypothesis, message = None, None
             try:
-                self._on_result(_DecodeResult(self, job, job.decode()))
+                hypothesis = job.decode()
             except Exception as error:  # a failure affects only this stream
                 log.warning("the engine failed", exc_info=error)
-                self._on_result(_DecodeResult(self, job, None, f"The engine failed: {_client_message(error)}"))
+                message = f"The engine failed: {_client_message(error)}"
+            decode_seconds = time.monotonic() - started_at
+            self._on_result(_DecodeResult(self, job, hypothesis, message, started_at - waiting_since, decode_seconds))
 
 
 def _client_message(error: Exception) -> str:

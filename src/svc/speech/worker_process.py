@@ -17,9 +17,10 @@ import msgspec
 from svc import telemetry
 from svc.errors import SpeechFailed
 from svc.speech import ipc
-from svc.speech.accounting import SpeechMetrics
 from svc.speech.audio import AudioFormat
+from svc.speech.metrics import SpeechMetrics
 from svc.speech.model import RecognitionModel
+from svc.speech.work import SpeechWorkTimer
 from svc.subprocess_env import build_subprocess_env
 
 log = logging.getLogger("svc.speech")
@@ -61,6 +62,8 @@ class WorkerProcess:
         self.has_word_times = True
         """Whether the model may report the times of words, once it is loaded."""
         self._listeners: dict[int, RecognitionListener] = {}
+        self._timers: dict[int, SpeechWorkTimer] = {}
+        """The work of each open stream."""
         self._stream_ids = itertools.count(1)
         self._child: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -108,10 +111,12 @@ class WorkerProcess:
         format_: AudioFormat,
         live: bool,
         with_words: bool,
+        request_id: str,
     ) -> int:
         """Open a stream and return its id."""
         stream_id = next(self._stream_ids)
         self._listeners[stream_id] = listener
+        self._timers[stream_id] = SpeechWorkTimer(request_id, "transcribe", self.model.name, self.pid or 0)
         self._write_message(ipc.OpenStream(stream_id, vad, language, format_, live, with_words))
         return stream_id
 
@@ -120,9 +125,16 @@ class WorkerProcess:
         self._write_message(message)
 
     def close_stream(self, stream_id: int) -> None:
-        """Close a stream."""
+        """Close a stream, and report its work."""
+        if (timer := self._timers.pop(stream_id, None)) is not None:
+            self._metrics.record_work(timer.finish())
         if self._listeners.pop(stream_id, None) is not None:
             self._write_message(ipc.CloseStream(stream_id))
+
+    def count_audio(self, stream_id: int, seconds: float) -> None:
+        """Count audio that a stream receives."""
+        if (timer := self._timers.get(stream_id)) is not None:
+            timer.add_audio(seconds)
 
     def kill(self) -> None:
         """Kill a worker that hangs. Its listeners get `on_worker_lost`."""
@@ -170,6 +182,10 @@ class WorkerProcess:
         elif isinstance(message, ipc.ModelLoadFailed):
             if not self._model_loaded.done():
                 self._model_loaded.set_exception(SpeechFailed(message.message))
+        elif isinstance(message, ipc.InferenceReport):
+            self._metrics.record_decode(self.model.name, message.queue_seconds, message.decode_seconds)
+            if (timer := self._timers.get(message.stream_id)) is not None:
+                timer.add_inference(message.queue_seconds, message.decode_seconds)
         elif listener := self._listeners.get(message.stream_id):
             match message:
                 case ipc.AudioProcessed():
@@ -179,6 +195,7 @@ class WorkerProcess:
                 case ipc.FinalTranscript():
                     listener.on_final(message)
                 case ipc.RecognitionFailed():
+                    self._timers[message.stream_id].set_error(SpeechFailed.code)
                     listener.on_recognition_failed(message.message)
 
     def _handle_worker_exit(self) -> None:
@@ -189,6 +206,8 @@ class WorkerProcess:
         if self._listeners:
             self._metrics.lost_workers += 1
             log.warning("a speech worker with %d open streams died", len(self._listeners))
+        for timer in self._timers.values():
+            timer.set_error(SpeechFailed.code)
         listeners, self._listeners = list(self._listeners.values()), {}
         for listener in listeners:
             listener.on_worker_lost(

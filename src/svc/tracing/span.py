@@ -8,6 +8,7 @@ from typing import Final
 AttributeValue = str | int | float | bool
 Attributes = Sequence[tuple[str, AttributeValue]]
 
+SPAN_KIND_INTERNAL: Final = 1
 SPAN_KIND_SERVER: Final = 2
 SPAN_KIND_CLIENT: Final = 3
 

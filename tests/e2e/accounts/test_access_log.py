@@ -34,7 +34,7 @@ def test_access_log_chat_names_client_address_beside_ledger_fields(start_gateway
         for body, headers in ((chat, None), (chat, FORWARDED), (chat | {"stream": True}, None), ({}, None)):
             got = raw.request("POST", "/v1/chat/completions", body, key=KEY, headers=headers)
             assert line_of(gateway, got.headers["x-request-id"])["client"] == "127.0.0.2"
-    got = gateway.chat()
+    got = gateway.chat()  # over the provider's open connection
     line = line_of(gateway, got.headers["x-request-id"])
     assert line.pop("client") == "127.0.0.1"
     assert line.pop("attempts_detail") is None  # for one successful attempt, the other fields suffice

@@ -135,7 +135,7 @@ def test_ledger_failover_entry_lists_each_attempt(start_gateway: StartGateway, p
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["attempts"], entry["status"], entry["code"]) == (3, "ok", None)
     detail = entry["attempts_detail"]
-    assert [list(attempt) for attempt in detail] == [["provider", "model", "outcome", "code", "ms"]] * 3
+    assert [list(attempt) for attempt in detail] == [["provider", "model", "outcome", "code", "ms", "connect_ms"]] * 3
     assert [tuple(attempt.values())[:4] for attempt in detail] == [
         ("openai", GPT, "error", "provider_error"),
         ("openai", GPT, "error", "rate_limit_exceeded"),
@@ -163,12 +163,23 @@ def test_ledger_failover_entry_lists_each_attempt(start_gateway: StartGateway, p
         assert "no ledger entry of the request 'req_0'" in done.stderr
 
 
-def test_ledger_single_attempt_is_shown_but_not_logged(gateway: Gateway) -> None:
+def test_ledger_single_attempt_over_an_open_connection_is_shown_but_not_logged(gateway: Gateway) -> None:
+    gateway.chat()
     got = gateway.chat()
     entry = entry_of(gateway, got.headers["x-request-id"])
     attempt = {"provider": "openai", "model": GPT, "outcome": "ok", "code": None, "ms": entry["latency_ms"]}
+    attempt["connect_ms"] = None
     assert entry["attempts_detail"] == [attempt]
     assert logged(gateway, got)["attempts_detail"] is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_ledger_attempt_with_a_new_connection_has_its_time(start_gateway: StartGateway, stream: bool) -> None:
+    gateway = start_gateway()
+    got = gateway.chat(stream=stream)
+    (attempt,) = entry_of(gateway, got.headers["x-request-id"])["attempts_detail"]
+    assert 0 < attempt["connect_ms"] <= attempt["ms"]
+    assert logged(gateway, got)["attempts_detail"] == [attempt]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -23,6 +24,7 @@ from svc.app.backup import has_all_entries
 from svc.cli import main
 from svc.gateway.accounting.ingest import ingest_orphans
 from svc.stores.database.factory import open_database
+from svc.stores.database.migrations import latest_schema_version
 from svc.stores.database.sqlite import SqliteDatabase
 
 Command = Callable[..., str]
@@ -181,7 +183,35 @@ def test_backup_of_newer_schema_is_rejected(command: Command, home: Path, tmp_pa
         database.execute("INSERT INTO schema_version VALUES (999)")
     database.close()
     command("backup", str(tmp_path / "b.tar"))
-    assert "newer version of svc" in command("restore", str(tmp_path / "b.tar"), "--force", status=1)
+    message = command("restore", str(tmp_path / "b.tar"), "--force", status=1)
+    assert "newer version of svc" in message
+    assert "a program that knows schema 999" in message
+
+
+def test_backup_of_newer_schema_that_only_adds_is_restored(command: Command, home: Path, tmp_path: Path) -> None:
+    known = latest_schema_version()
+    with sqlite3.connect(home / "svc.db") as database:
+        database.execute("INSERT INTO schema_version VALUES (?)", (known + 2,))
+        database.execute("INSERT INTO schema_changes VALUES (?, ?)", (known + 2, known))
+        database.execute("CREATE TABLE of_the_future (x)")
+    database.close()
+    command("backup", str(tmp_path / "b.tar"))
+    command("restore", str(tmp_path / "b.tar"), "--force")
+    assert "newest" in command("keys", "create", "--name", "newest")
+    with contextlib.closing(sqlite3.connect(home / "svc.db")) as database:
+        assert database.execute("SELECT COUNT(*) FROM of_the_future").fetchone() == (0,)
+
+
+def test_backup_whose_newer_changes_need_a_newer_program_is_rejected(
+    command: Command, home: Path, tmp_path: Path
+) -> None:
+    known = latest_schema_version()
+    with sqlite3.connect(home / "svc.db") as database:  # as after `svc migrate --to` of the newer program
+        database.execute("INSERT INTO schema_changes VALUES (?, ?)", (known + 1, known + 1))
+    database.close()
+    command("backup", str(tmp_path / "b.tar"))
+    message = command("restore", str(tmp_path / "b.tar"), "--force", status=1)
+    assert f"knows schema {known + 1}" in message
 
 
 @pytest.mark.parametrize("name", ["gateway.lock", "up.lock", "journal/1-2-a.journal"])

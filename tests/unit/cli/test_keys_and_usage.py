@@ -159,7 +159,9 @@ def test_usage_numbers_are_right_aligned(command: Command, shop: dict[str, str],
 
 def test_usage_request_option_shows_fields_cost_formula_and_attempts(command: Command, home: Path) -> None:
     attempts = [
-        AttemptDetail(provider="openai", model="gpt-4o", outcome="error", code="provider_error", ms=12.34),
+        AttemptDetail(
+            provider="openai", model="gpt-4o", outcome="error", code="provider_error", ms=12.34, connect_ms=9.8
+        ),
         AttemptDetail(provider="anthropic", model="claude-3-haiku-20240307", outcome="ok", ms=801.0),
     ]
     database = open_database(f"sqlite:///{home / 'svc.db'}")
@@ -194,9 +196,9 @@ def test_usage_request_option_shows_fields_cost_formula_and_attempts(command: Co
     assert values["cost_usd"] == "0.000007500  = (10 x 0.25 + 4 x 1.25) / 1000000"
     assert (values["latency_ms"], values["ttfb_ms"], values["estimated"]) == ("823.5", "-", "no")
     assert [line.split() for line in table.splitlines()] == [
-        ["ATTEMPT", "PROVIDER", "MODEL", "OUTCOME", "CODE", "MS"],
-        ["1", "openai", "gpt-4o", "error", "provider_error", "12.3"],
-        ["2", "anthropic", "claude-3-haiku-20240307", "ok", "-", "801.0"],
+        ["ATTEMPT", "PROVIDER", "MODEL", "OUTCOME", "CODE", "MS", "CONNECT_MS"],
+        ["1", "openai", "gpt-4o", "error", "provider_error", "12.3", "9.8"],
+        ["2", "anthropic", "claude-3-haiku-20240307", "ok", "-", "801.0", "-"],
     ]
     row = json.loads(command("usage", "--request", entry.request_id, "--json"))
     assert row.pop("cost_formula") == "(10 x 0.25 + 4 x 1.25) / 1000000"

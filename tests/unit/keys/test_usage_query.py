@@ -13,7 +13,7 @@ from svc.keys.usage_query import UsageQuery, parse_usage_query
 from svc.stores.database.base import AttemptDetail, LedgerEntry
 from svc.stores.database.sqlite import SqliteDatabase
 
-OK = {"provider": "p", "model": "m", "outcome": "ok", "code": None, "ms": 1.5}
+OK = {"provider": "p", "model": "m", "outcome": "ok", "code": None, "ms": 1.5, "connect_ms": None}
 FAILED = {**OK, "outcome": "error", "code": "provider_error"}
 
 

@@ -58,7 +58,10 @@ function AttemptTable({ entry, attempts }: { entry: Entry; attempts: AttemptEntr
               <td>{index + 1}</td>
               <td>{attempt.provider}<br /><span class="hint">{attempt.model}</span></td>
               <td><span class={`badge ${OUTCOME_KINDS[attempt.outcome] ?? ""}`}>{attempt.outcome}</span>{attempt.code && <><br /><code>{attempt.code}</code></>}</td>
-              <td class="number">{formatMilliseconds(attempt.ms)}</td>
+              <td class="number">
+                {formatMilliseconds(attempt.ms)}
+                {attempt.connect_ms != null && <><br /><span class="hint">{formatMilliseconds(attempt.connect_ms)} to connect</span></>}
+              </td>
               <td>
                 <div class="track" aria-hidden="true">
                   <div class={`bar ${OUTCOME_KINDS[attempt.outcome] ?? ""}`} style={{ marginInlineStart: `${startPercent}%`, width: `${Math.min(widthPercent, 100 - startPercent)}%` }} />

@@ -40,6 +40,7 @@ class AttemptRecord:
     __slots__ = (
         "account",
         "code",
+        "connect_seconds",
         "duration_ms",
         "ended_at",
         "http_status",
@@ -55,6 +56,8 @@ class AttemptRecord:
     """The number of the provider's account, from 1, or None if the provider has one account."""
     code: str | None
     """The code of the error, if the attempt failed."""
+    connect_seconds: float | None
+    """Seconds until a new connection was open, or None if there was no new one."""
     ended_at: float
     """Loop time in seconds, or 0 if the attempt ended with the request."""
     http_status: int | None
@@ -78,6 +81,7 @@ class AttemptRecord:
         is_retry: bool = False,
         is_timed: bool = True,
         ended_at: float = 0.0,
+        connect_seconds: float | None = None,
     ) -> None:
         self.request_id = request_id
         self.provider = provider
@@ -90,6 +94,7 @@ class AttemptRecord:
         self.is_retry = is_retry
         self.is_timed = is_timed
         self.ended_at = ended_at
+        self.connect_seconds = connect_seconds
 
 
 class RequestRecord:
@@ -369,12 +374,13 @@ def _encode_attempts(records: tuple[AttemptRecord, ...]) -> bytes:
 
 # begin: attempt encoder, from ledger_fields.toml by `make ledger`
 def _encode_attempt(record: AttemptRecord) -> bytes:
-    return b'{"provider":%b,"model":%b,"outcome":"%b","code":%b,"ms":%b}' % (
+    return b'{"provider":%b,"model":%b,"outcome":"%b","code":%b,"ms":%b,"connect_ms":%b}' % (
         _encode_text(record.provider),
         _encode_text(record.model),
         ATTEMPT_OUTCOME_LABELS[record.outcome].encode(),
         _encode_text(record.code),
         _encode_milliseconds(record.duration_ms / 1000),
+        JSON_NULL if record.connect_seconds is None else _encode_milliseconds(record.connect_seconds),
     )
 
 

@@ -17,6 +17,7 @@ from svc.gateway.observability.series import MetricsSnapshot
 from svc.gateway.proxy.context import GatewayContext
 from svc.keys.cache import IssuedKeyCache
 from svc.stores.redis.base import RedisClient
+from svc.wire.histogram import HistogramSeries
 
 METRICS_PUBLISH_SECONDS = 1.0
 
@@ -31,12 +32,14 @@ class MetricsPublisher:
         worker_metrics: WorkerMetrics,
         redis: RedisClient | None,
         extra_metrics: Callable[[], dict[str, float]] = dict,
+        extra_histograms: Callable[[], list[HistogramSeries]] = list,
     ) -> None:
         self._context = context
         self._issued_keys = issued_keys
         self._worker_metrics = worker_metrics
         self._redis = redis
         self._extra_metrics = extra_metrics
+        self._extra_histograms = extra_histograms
         self._recent_attempts = RecentAttempts()
         self._task: asyncio.Task[None] | None = None
 
@@ -99,6 +102,7 @@ class MetricsPublisher:
         snapshot = self._context.metrics.snapshot(self._values(), self._context.load_balancer.breaker_states())
         self._recent_attempts.sample(snapshot.attempts)
         snapshot.recent = self._recent_attempts.recent(snapshot.attempts)
+        snapshot.histograms = self._extra_histograms()
         snapshot.last_errors = self._recent_attempts.last_errors()
         return snapshot
 

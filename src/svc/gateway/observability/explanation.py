@@ -296,6 +296,10 @@ def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
             is_late = usual is not None and largest.ms > SLOW_FACTOR * usual.ttfb_ms
             text += " That is late for this provider." if is_late else ""
             action = "Stream the response, shorten the prompt, or set hedge_after for another provider."
+            connect_ms = timing.attempts[-1].connect_ms or 0.0
+            if connect_ms > largest.ms / 2:
+                text += f" A new connection took {_milliseconds(connect_ms)} of that."
+                action = "Check DNS, the proxy and the network on the way to the provider: svc doctor."
         case _:
             text += f" {shown} of it was output: {entry.completion_tokens or 0} tokens"
             pace = timing.tokens_per_second

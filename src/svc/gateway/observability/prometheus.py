@@ -24,6 +24,7 @@ from svc.gateway.observability.series import (
 )
 from svc.gateway.routing.circuit_breaker import worst_state
 from svc.resilience import BreakerState
+from svc.wire.histogram import HistogramSeries
 
 STALE_SNAPSHOT_SECONDS: Final = 5.0
 METRIC_HELP: Final = {
@@ -63,9 +64,21 @@ METRIC_HELP: Final = {
     "svc_trace_spans_exported_total": ("counter", "Spans that the collector accepted."),
     "svc_trace_spans_dropped_total": ("counter", "Spans dropped, by reason: queue_full or export_failed."),
     "svc_speech_sessions": ("gauge", "Open live speech sessions."),
-    "svc_speech_requests_total": ("counter", "Speech requests, by kind: stream or upload."),
+    "svc_speech_session_seconds": ("histogram", "Seconds of a live speech session, from its start to its end."),
+    "svc_speech_requests_total": ("counter", "Speech requests, by kind: stream, upload or synthesis (local voices)."),
     "svc_speech_errors_total": ("counter", "Errors sent to speech clients, by error code."),
     "svc_speech_audio_seconds_total": ("counter", "Seconds of audio that speech models received."),
+    "svc_speech_spoken_seconds_total": ("counter", "Seconds of audio that voices of this machine made."),
+    "svc_speech_queue_seconds": (
+        "histogram",
+        "Seconds that an inference of a speech worker, or a text for a voice, waited for a thread, by model.",
+    ),
+    "svc_speech_decode_seconds": ("histogram", "Seconds of an inference of a speech worker, by model."),
+    "svc_speech_synthesis_seconds": ("histogram", "Seconds that a voice needed for a text, by model."),
+    "svc_speech_real_time_factor": (
+        "histogram",
+        "Seconds of the engine per second of audio, for each stream of audio and each spoken text, by model.",
+    ),
     "svc_speech_workers": ("gauge", "Running speech worker processes."),
     "svc_speech_workers_lost_total": ("counter", "Speech worker processes that died during sessions."),
     "svc_degraded": ("gauge", "1 while a component is degraded: keys, ledger, journal or redis."),
@@ -99,9 +112,13 @@ class WorkerMetrics:
         recent: dict[tuple[str, str, str, str], AttemptSeries] = {}
         operations: dict[tuple[str, str, str, str], OperationSeries] = {}
         last_errors: dict[str, LastError] = {}
+        histograms: dict[tuple[str, tuple[tuple[str, str], ...]], HistogramSeries] = {}
         for snapshot in snapshots:
             for attempt_series in snapshot.recent:
                 recent.setdefault(attempt_series.labels, AttemptSeries(attempt_series.labels)).merge(attempt_series)
+            for histogram in snapshot.histograms:
+                key = (histogram.name, histogram.labels)
+                histograms.setdefault(key, HistogramSeries(*key, histogram.bounds)).merge(histogram)
             for name, error in snapshot.last_errors.items():
                 if name not in last_errors or last_errors[name].time < error.time:
                     last_errors[name] = error
@@ -127,6 +144,7 @@ class WorkerMetrics:
             list(recent.values()),
             last_errors,
             list(operations.values()),
+            list(histograms.values()),
         )
 
     def _other_snapshots(self) -> Iterable[MetricsSnapshot]:
@@ -252,12 +270,21 @@ def _render_histogram(
     name: str, labels: str, counts: list[int], total: float, buckets: Sequence[float] = LATENCY_BUCKETS_SECONDS
 ) -> Iterable[str]:
     running = 0
+    separated = f"{labels}," if labels else ""
     for limit, count in zip((*buckets, None), counts, strict=True):
         running += count
         upper_bound = "+Inf" if limit is None else f"{limit:.10g}"
-        yield f'{name}_bucket{{{labels},le="{upper_bound}"}} {running}'
-    yield f"{name}_sum{{{labels}}} {total:.10g}"
-    yield f"{name}_count{{{labels}}} {running}"
+        yield f'{name}_bucket{{{separated}le="{upper_bound}"}} {running}'
+    braced = f"{{{labels}}}" if labels else ""
+    yield f"{name}_sum{braced} {total:.10g}"
+    yield f"{name}_count{braced} {running}"
+
+
+def _render_extra_histograms(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
+    for histogram in snapshot.histograms:
+        if histogram.name == name:
+            labels = ",".join([f'{label}="{escape_label(value)}"' for label, value in histogram.labels])
+            yield from _render_histogram(name, labels, histogram.counts, histogram.total, histogram.bounds)
 
 
 _RENDERERS: Final[Mapping[str, Callable[[str, MetricsSnapshot], Iterable[str]]]] = {
@@ -265,5 +292,10 @@ _RENDERERS: Final[Mapping[str, Callable[[str, MetricsSnapshot], Iterable[str]]]]
     "svc_attempt_seconds": _render_attempt_metric,
     "gen_ai_client_operation_duration_seconds": _render_operation_durations,
     "gen_ai_client_token_usage": _render_token_usage,
+    "svc_speech_session_seconds": _render_extra_histograms,
+    "svc_speech_queue_seconds": _render_extra_histograms,
+    "svc_speech_decode_seconds": _render_extra_histograms,
+    "svc_speech_synthesis_seconds": _render_extra_histograms,
+    "svc_speech_real_time_factor": _render_extra_histograms,
 }
 """Functions for metrics that `_render_metric` does not render."""

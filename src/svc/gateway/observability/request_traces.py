@@ -17,9 +17,12 @@ from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.observability.request_content import ContentCapture, RequestContent
 from svc.tracing.sampler import SampledTrace, Sampler, generate_span_id
 from svc.tracing.span import SPAN_KIND_CLIENT, SPAN_KIND_SERVER, AttributeValue, SharedAttributes, Span
+from svc.tracing.worker_spans import WorkerSpans
 from svc.wire.key import ApiKey
+from svc.wire.speech import LIVE_TRANSCRIPTION_PATH
 
 _MAX_ERROR_CHARS: Final = 300
+_SPEECH_PATHS: Final = "/v1/audio/"
 _CLIENT_FIELD_START: Final = b',"client":"'
 
 
@@ -32,12 +35,14 @@ class RequestTracer(RequestObserver):
         add: Callable[[RequestTrace], bool],
         content: ContentCapture | None = None,
         url_scheme: str = "http",
+        worker_spans: WorkerSpans | None = None,
     ) -> None:
         self._sample = sampler.sample
         self._add = add
         self.content = content
         """Keeps prompts and answers. None leaves them out of the spans."""
         self._url_scheme = url_scheme
+        self._worker_spans = worker_spans
         self._last_attempt: AttemptRecord | None = None
 
     def on_attempt(self, attempt: AttemptRecord) -> None:
@@ -50,6 +55,8 @@ class RequestTracer(RequestObserver):
             request = RequestTrace(
                 trace, record, self._last_attempt, time.time_ns(), time.monotonic(), self._url_scheme, content
             )
+            if self._worker_spans is not None and record.endpoint.startswith(_SPEECH_PATHS):
+                self._worker_spans.add_request(record.request_id, trace, request.set_worker_parent())
             if not self._add(request) and content is not None:
                 content.cancel()
 
@@ -57,7 +64,17 @@ class RequestTracer(RequestObserver):
 class RequestTrace:
     """A sampled request. `build_spans` runs on the exporter's thread."""
 
-    __slots__ = ("_attempts", "_content", "_ended_at", "_ended_ns", "_record", "_trace", "_url_scheme", "span_count")
+    __slots__ = (
+        "_attempts",
+        "_content",
+        "_ended_at",
+        "_ended_ns",
+        "_record",
+        "_trace",
+        "_url_scheme",
+        "_worker_parent_id",
+        "span_count",
+    )
 
     def __init__(
         self,
@@ -81,6 +98,12 @@ class RequestTrace:
             is_known = last_attempt is not None and last_attempt.request_id == record.request_id
             self._attempts = (last_attempt,) if is_known and last_attempt is not None else (_describe_attempt(record),)
         self.span_count = 1 + len(self._attempts)
+        self._worker_parent_id = b""
+
+    def set_worker_parent(self) -> bytes:
+        """Return the id that the parent of a worker's span gets. Call it before `build_spans`."""
+        self._worker_parent_id = generate_span_id()
+        return self._worker_parent_id
 
     def build_spans(self) -> list[Span]:
         """Return the server span, and the client span of each attempt."""
@@ -92,10 +115,12 @@ class RequestTrace:
 
     def _build_spans(self) -> list[Span]:
         trace, record = self._trace, self._record
-        server_span_id = generate_span_id()
-        content_attempt = self._find_content_attempt()
+        main_attempt = self._find_main_attempt()
+        server_span_id = (
+            generate_span_id() if main_attempt is not None else self._worker_parent_id or generate_span_id()
+        )
         attempts = [
-            self._build_attempt_span(attempt, server_span_id, has_content=attempt is content_attempt)
+            self._build_attempt_span(attempt, server_span_id, is_main=attempt is main_attempt)
             for attempt in self._attempts
         ]
         start_ns = self._ended_ns - int(record.duration_seconds * 1e9)
@@ -103,7 +128,7 @@ class RequestTrace:
         start_ns = min([start_ns, *[span.start_ns for span in attempts]])
         is_error = record.http_status >= 500 or record.status == "cut"
         server = Span(
-            f"POST {record.endpoint}",
+            f"{_method_of(record.endpoint)} {record.endpoint}",
             SPAN_KIND_SERVER,
             trace.trace_id,
             server_span_id,
@@ -138,13 +163,16 @@ class RequestTrace:
             attributes.append(("svc.cost_usd", record.bill.cost_usd))
         return attributes
 
-    def _find_content_attempt(self) -> AttemptRecord | None:
-        """Return the attempt whose span has the prompts and answers: the successful one, or else the last."""
-        if self._content is None or not self._attempts:
+    def _find_main_attempt(self) -> AttemptRecord | None:
+        """Return the attempt whose span has the prompts, the answers and the worker's span.
+
+        This is the successful one, or else the last.
+        """
+        if not self._attempts:
             return None
         return next((attempt for attempt in self._attempts if attempt.outcome == "ok"), self._attempts[-1])
 
-    def _build_attempt_span(self, attempt: AttemptRecord, server_span_id: bytes, *, has_content: bool) -> Span:
+    def _build_attempt_span(self, attempt: AttemptRecord, server_span_id: bytes, *, is_main: bool) -> Span:
         record = self._record
         operation = operation_of(record.endpoint)
         ended_at = attempt.ended_at or self._ended_at
@@ -152,13 +180,13 @@ class RequestTrace:
         attributes: list[tuple[str, AttributeValue]] = [("svc.request_id", record.request_id)]
         if attempt.outcome == "ok":
             self._describe_response(attempt, ended_at, attributes)
-        if has_content and self._content is not None:
+        if is_main and self._content is not None:
             attributes += describe_content(self._content)
         return Span(
             f"{operation} {attempt.model}",
             SPAN_KIND_CLIENT,
             self._trace.trace_id,
-            generate_span_id(),
+            (self._worker_parent_id if is_main else b"") or generate_span_id(),
             server_span_id,
             self._trace.trace_state,
             end_ns - int(attempt.duration_ms * 1e6),
@@ -214,6 +242,10 @@ def _describe_attempt(record: RequestRecord) -> AttemptRecord:
     )
 
 
+def _method_of(endpoint: str) -> str:
+    return "GET" if endpoint == LIVE_TRANSCRIPTION_PATH else "POST"  # a WebSocket starts with GET
+
+
 @functools.lru_cache(maxsize=1024)
 def _server_attributes(
     key: ApiKey,
@@ -229,7 +261,7 @@ def _server_attributes(
     url_scheme: str,
 ) -> SharedAttributes:
     attributes: list[tuple[str, AttributeValue]] = [
-        ("http.request.method", "POST"),
+        ("http.request.method", _method_of(endpoint)),
         ("http.route", endpoint),
         ("url.path", endpoint),
         ("url.scheme", url_scheme),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from svc.resilience import BreakerState
+from svc.wire.histogram import HistogramSeries
 
 LATENCY_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the histogram buckets, in seconds."""
@@ -95,3 +96,5 @@ class MetricsSnapshot(msgspec.Struct):
     last_errors: dict[str, LastError] = {}
     """The last error by `provider/model`."""
     operations: list[OperationSeries] = []
+    histograms: list[HistogramSeries] = []
+    """Histograms of other parts, such as speech."""

@@ -116,6 +116,8 @@ class Attempt(ResponseReceiver):
     """The body of the request, from which a missing usage is estimated. Empty if the client needs none."""
     _has_estimated_usage: bool = False
     """Whether the usage of a response that is not a stream is an estimate."""
+    connect_seconds: float | None = None
+    """Seconds until a new connection was open. None for one that was open before."""
     silent_since: float = 0.0
     """Loop time in seconds of the client's last byte or keep-alive, as of the last `check_timeouts`."""
 
@@ -283,6 +285,9 @@ class Attempt(ResponseReceiver):
     def on_resend(self) -> None:
         if self._owner is not None:
             self._owner.on_attempt_resend(self)
+
+    def on_connected(self, seconds: float) -> None:
+        self.connect_seconds = seconds
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self.http_status = status

@@ -28,7 +28,7 @@ from svc.gateway.accounting.bill import PartialUsage
 from svc.gateway.accounting.record import AttemptOutcome, AttemptRecord
 from svc.gateway.proxy.attempt import Attempt, AttemptOwner
 from svc.gateway.proxy.context import OBSERVER_FAULT, GatewayContext
-from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
 from svc.gateway.routing.circuit_breaker import UNTIMED
 from svc.gateway.routing.failures import (
     MAX_RETRY_WAIT_SECONDS,
@@ -223,9 +223,12 @@ class RetryLoop(AttemptOwner):
             context.load_balancer.record_request(backend, now)
         context.attempts.add(attempt)
         forwarded_head = self._owner.forwarded_head if codec.forwards_head else None
+        trace_context = self._owner.trace_context
         if encoded.header_lines:
             forwarded_head = ForwardedHead(b"", encoded.header_lines)
-        attempt.send(context.upstream, encoded, now, forwarded_head, self._owner.trace_context)
+            if backend.kind == "speech" and backend.provider_name == EMBEDDED_PROVIDER:
+                trace_context = b"%bx-request-id: %b\r\n" % (trace_context, request_id.encode())
+        attempt.send(context.upstream, encoded, now, forwarded_head, trace_context)
         if self._interrupted_attempt is not None:
             attempt.silent_since = self._interrupted_attempt.silent_since
         if context.load_balancer.strategies.tracks_load:
@@ -295,7 +298,7 @@ class RetryLoop(AttemptOwner):
         `now` is loop time, read from the clock if it is left out.
         """
         context, backend = self._context, attempt.backend
-        is_recorded = outcome != "ok" or self.attempt_count > 1
+        is_recorded = outcome != "ok" or self.attempt_count > 1 or attempt.connect_seconds is not None
         if not is_recorded and not context.on_attempt:
             return
         ended_at = now or context.clock.now()
@@ -310,6 +313,7 @@ class RetryLoop(AttemptOwner):
             (ended_at - attempt.sent_at) * 1000,
             is_retry=attempt.is_retry if is_retry is None else is_retry,
             ended_at=ended_at,
+            connect_seconds=attempt.connect_seconds,
         )
         if is_recorded:
             self.attempt_records = (*self.attempt_records, record)

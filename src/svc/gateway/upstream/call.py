@@ -24,6 +24,9 @@ class ResponseReceiver(ABC):
     def on_resend(self) -> None:
         """Called when the request is sent again, because the provider had closed the reused connection."""
 
+    def on_connected(self, seconds: float) -> None:  # noqa: B027
+        """Called before the request is sent on a new connection, which took so long to open."""
+
     @abstractmethod
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """Handle the response head. Header names are lower case, and the last of equal names wins."""

@@ -137,6 +137,7 @@ class UpstreamPool:
         try:
             if origin.local_model:
                 port = await self._load_local_model(origin.local_model, call)
+            started_at = self._loop.time()
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._open_connection(origin, port)
         except ProviderFailed as error:
@@ -149,6 +150,8 @@ class UpstreamPool:
             call.fail(f"no connection to {_describe(origin)}: {type(error).__name__}: {error}")
         else:
             call.connect_task = None
+            if call.receiver is not None:
+                call.receiver.on_connected(self._loop.time() - started_at)
             connection.start(call, reused=False)
 
     async def _load_local_model(self, name: str, call: UpstreamCall) -> int:

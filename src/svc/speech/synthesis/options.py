@@ -10,6 +10,8 @@ class VoiceServerOptions(msgspec.Struct, frozen=True):
 
     descriptor: int
     """The listening socket."""
+    work_descriptor: int
+    """The pipe for one line of JSON (`SpeechWork`) after each request."""
     key: str
     """The key that the gateway sends."""
     registry_root: str

@@ -16,12 +16,14 @@ import secrets
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from svc.resilience import Backoff
 from svc.speech.synthesis.options import VoiceServerOptions
+from svc.speech.work import SpeechWork
 from svc.speech.worker_process import compute_environment
 
 log = logging.getLogger("svc.speech")
@@ -33,15 +35,19 @@ VOICE_STABLE_UPTIME_SECONDS = 60.0
 """After this uptime, a crash resets the backoff."""
 VOICE_STOP_TIMEOUT_SECONDS = 5.0
 _LISTEN_BACKLOG = 128
+_work_decoder = msgspec.json.Decoder(SpeechWork)
 
 
 class VoiceProcess:
-    """The process that speaks. `base_url` and `key` are those of its server."""
+    """The process that speaks. `base_url` and `key` are those of its server.
 
-    def __init__(self, registry_root: Path, max_requests: int) -> None:
+    `on_work` gets the work of each request that the process has spoken.
+    """
+
+    def __init__(self, registry_root: Path, max_requests: int, on_work: Callable[[SpeechWork], None]) -> None:
         self.key = secrets.token_urlsafe(32)
         self.pid: int | None = None
-        self._registry_root, self._max_requests = registry_root, max_requests
+        self._registry_root, self._max_requests, self._on_work = registry_root, max_requests, on_work
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         self._listener.bind(("127.0.0.1", 0))
@@ -103,16 +109,21 @@ class VoiceProcess:
     async def _run_process(self, preload: str) -> str:
         """Run the process until it exits. Return its exit status for the log."""
         descriptor = self._listener.fileno()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "svc.speech.synthesis.server"),
-            stdin=PIPE,
-            pass_fds=(descriptor,),
-            env=compute_environment(),
-            start_new_session=True,  # Ctrl-C must not kill it: the gateway completes its responses first
-        )
+        work_socket, child_socket = socket.socketpair()
+        with work_socket, child_socket:
+            work_descriptor = child_socket.fileno()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "svc.speech.synthesis.server"),
+                stdin=PIPE,
+                pass_fds=(descriptor, work_descriptor),
+                env=compute_environment(),
+                start_new_session=True,  # Ctrl-C must not kill it: the gateway completes its responses first
+            )
+            work_task = asyncio.create_task(self._read_work(work_socket.dup()), name="voice work")
         self.pid = process.pid
         options = VoiceServerOptions(
             descriptor=descriptor,
+            work_descriptor=work_descriptor,
             key=self.key,
             registry_root=os.fspath(self._registry_root),
             max_requests=self._max_requests,
@@ -126,7 +137,19 @@ class VoiceProcess:
             return f"status {await process.wait()}"
         finally:
             self.pid = None
+            work_task.cancel()
+            await asyncio.gather(work_task, return_exceptions=True)
             await _kill(process)
+
+    async def _read_work(self, work_socket: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=work_socket)
+        try:
+            while line := await reader.readline():
+                self._on_work(_work_decoder.decode(line))
+        except (OSError, ValueError) as error:  # msgspec's DecodeError is a ValueError
+            log.error("the socket of the process that speaks failed: %s", error)
+        finally:
+            writer.close()
 
 
 async def _kill(process: Process) -> None:

@@ -34,7 +34,8 @@ from svc.errors import AuthenticationFailed, InternalError, InvalidRequest, NotF
 from svc.speech.synthesis.catalog import open_catalog
 from svc.speech.synthesis.options import VoiceServerOptions
 from svc.speech.synthesis.synthesizer import check_supported, synthesize
-from svc.speech.synthesis.voice import VoiceEngine
+from svc.speech.synthesis.voice import TimedVoice, VoiceEngine
+from svc.speech.work import SpeechWork, SpeechWorkTimer
 from svc.wire.error import encode_error_body
 from svc.wire.synthesis import SPEECH_CONTENT_TYPES, SpeechRequest
 
@@ -91,6 +92,8 @@ class VoiceApp:
         self._voices = LoadedVoices(Path(options.registry_root))
         self._threads = ThreadPoolExecutor(options.max_requests, thread_name_prefix="voice")
         self._free_threads = options.max_requests
+        self._work_socket = socket.socket(fileno=options.work_descriptor)
+        self._work_socket.setblocking(False)
 
     def preload(self) -> None:
         """Load the voice of the options in a thread. A failure is only logged: a request will report it."""
@@ -109,8 +112,14 @@ class VoiceApp:
             return
         response = _SpeechResponse(send)
         try:
-            request = await self._read_request(Request(scope, receive))
-            await self._speak(request, receive, response)
+            http_request = Request(scope, receive)
+            request = await self._read_request(http_request)
+            if self._free_threads <= 0:
+                await response.send_busy()
+                return
+            request_id = http_request.headers.get("x-request-id", "")
+            timer = SpeechWorkTimer(request_id, "synthesize", request.model, os.getpid())
+            await self._speak(request, receive, response, timer)
         except SvcError as error:
             if response.has_started:
                 raise
@@ -141,12 +150,11 @@ class VoiceApp:
         check_supported(speech_request)
         return speech_request
 
-    async def _speak(self, request: SpeechRequest, receive: Receive, response: _SpeechResponse) -> None:
-        if self._free_threads <= 0:
-            await response.send_busy()
-            return
+    async def _speak(
+        self, request: SpeechRequest, receive: Receive, response: _SpeechResponse, timer: SpeechWorkTimer
+    ) -> None:
         self._free_threads -= 1
-        chunks = self._synthesize(request)
+        chunks = self._synthesize(request, timer)
         loop = asyncio.get_running_loop()
         disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="voice-client")
         next_chunk = loop.run_in_executor(self._threads, next, chunks, None)
@@ -155,20 +163,32 @@ class VoiceApp:
             while not disconnected.done():
                 await asyncio.wait((next_chunk, disconnected), return_when=asyncio.FIRST_COMPLETED)
                 if not next_chunk.done():
-                    return
+                    break
                 chunk = next_chunk.result()
                 if chunk is None:
                     await response.finish()
                     return
                 next_chunk = loop.run_in_executor(self._threads, next, chunks, None)
                 await response.send_chunk(SPEECH_CONTENT_TYPES[request.format], chunk)
+            timer.set_cancelled()
+        except Exception as error:
+            timer.set_error(error.code if isinstance(error, SvcError) else InternalError.code)
+            raise
         finally:
             disconnected.cancel()
             await asyncio.gather(disconnected, next_chunk, return_exceptions=True)  # a part cannot be interrupted
             self._free_threads += 1
+            self._report(timer.finish())
 
-    def _synthesize(self, request: SpeechRequest) -> Iterator[bytes | None]:
-        yield from synthesize(self._voices.get(request.model), request)
+    def _synthesize(self, request: SpeechRequest, timer: SpeechWorkTimer) -> Iterator[bytes | None]:
+        engine = self._voices.get(request.model)
+        timer.add_wait_since_start()
+        yield from synthesize(TimedVoice(engine, timer), request)
+
+    def _report(self, work: SpeechWork) -> None:
+        """Tell the gateway. A line that does not fit the socket's buffer is dropped: nothing may wait for it."""
+        with contextlib.suppress(OSError):
+            self._work_socket.send(msgspec.json.encode(work) + b"\n")
 
 
 class _SpeechResponse:

@@ -7,6 +7,7 @@ tts.json   {engine: "espeak", voice: "en-us", rate: 165}      words per minute, 
 
 from __future__ import annotations
 
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Protocol
@@ -17,6 +18,7 @@ from svc import plugins
 from svc.bundles.metadata import VOICE_FILE_NAME
 from svc.distribution import install_command
 from svc.errors import PipelineFailed
+from svc.speech.work import SpeechWorkTimer
 
 _ENGINE_PACKAGES = {"espeak": ("espeakng_loader", "voice"), "sherpa": ("sherpa_onnx", "speech")}
 """The package that an engine needs, and the extra that installs it."""
@@ -51,6 +53,21 @@ class VoiceEngine(Protocol):
 
         `speed` is a factor. `variant` names one of the voices of the engine. An unknown name selects the default.
         """
+
+
+class TimedVoice:
+    """A voice that adds its work to a timer."""
+
+    def __init__(self, engine: VoiceEngine, timer: SpeechWorkTimer) -> None:
+        self._engine, self._timer = engine, timer
+
+    def say(self, text: str, speed: float = 1.0, variant: str | None = None) -> tuple[int, bytes]:
+        """Speak with the engine. Raises PipelineFailed."""
+        started_at = time.monotonic()
+        rate, samples = self._engine.say(text, speed, variant)
+        self._timer.add_inference(0.0, time.monotonic() - started_at)
+        self._timer.add_audio(len(samples) / (2 * rate))
+        return rate, samples
 
 
 def read_description(folder: Path, reference: str) -> VoiceDescription:

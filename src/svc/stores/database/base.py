@@ -80,6 +80,8 @@ class AttemptDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The code of the error that ended the attempt."""
     ms: float
     """Milliseconds from the attempt's start to its end."""
+    connect_ms: float | None = None
+    """Those of `ms` until a new connection was open: DNS, TCP, proxy and TLS. Null if none was opened."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):

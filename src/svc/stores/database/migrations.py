@@ -12,6 +12,7 @@ A migration that only adds tables, indexes, and columns with defaults leaves old
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from typing import Final, NamedTuple
@@ -92,12 +93,17 @@ class SchemaRows(SqlConnection):
     def _schema_state(self) -> SchemaState:
         recorded = int(self._run_statement("SELECT MAX(version) FROM schema_version").fetchall()[0][0] or 0)
         rows = self._run_statement("SELECT version, oldest FROM schema_changes").fetchall()
-        changes = {int(version): int(oldest) for version, oldest in rows}
-        for migration in load_migrations()[:recorded]:  # older programs have not recorded their changes
-            changes.setdefault(migration.version, migration.oldest)
-        if recorded > max(changes, default=0):
-            changes[recorded] = recorded  # of a program that keeps no changes: nothing is known about it
-        return SchemaState(recorded, max(changes, default=0), max(changes.values(), default=0))
+        return derive_schema_state(recorded, {int(version): int(oldest) for version, oldest in rows})
+
+
+def derive_schema_state(recorded: int, known_changes: Mapping[int, int]) -> SchemaState:
+    """Return the state of a database with the rows of `schema_version` and `schema_changes`."""
+    changes = dict(known_changes)
+    for migration in load_migrations()[:recorded]:  # older programs have not recorded their changes
+        changes.setdefault(migration.version, migration.oldest)
+    if recorded > max(changes, default=0):
+        changes[recorded] = recorded  # of a program that keeps no changes: nothing is known about it
+    return SchemaState(recorded, max(changes, default=0), max(changes.values(), default=0))
 
 
 def latest_schema_version() -> int:

@@ -68,9 +68,10 @@ its fields. An unknown value is null, never 0. An entry contains no text of a pr
 |---|---|---|
 """
 MIDDLE = """
-`attempts_detail` is null in the journal and in the access log if one attempt was made and it succeeded, because the
-other fields describe that attempt. The API and `svc usage` show it as a list of one, with `latency_ms` as its time.
-They show null if a version that did not record attempts wrote the entry, and several attempts were made.
+`attempts_detail` is null in the journal and in the access log if one attempt was made over an open connection and it
+succeeded, because the other fields describe that attempt. The API and `svc usage` show it as a list of one, with
+`latency_ms` as its time. They show null if a version that did not record attempts wrote the entry, and several attempts
+were made.
 
 `svc usage --request ID` and the parameter `request` of the API show the entry of one request. It also has
 `cost_formula`, which shows how the cost results from prices in USD per million tokens, such as

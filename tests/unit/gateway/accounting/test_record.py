@@ -130,6 +130,7 @@ def test_record_encoded_line_decodes_to_ledger_entry(
                 outcome=OUTCOMES[each.outcome],
                 code=each.code,
                 ms=pytest.approx(each.duration_ms, abs=0.00051, rel=1e-12),
+                connect_ms=each.connect_seconds and pytest.approx(each.connect_seconds * 1000, abs=0.00051, rel=1e-12),
             )
             for each in detail
         ]
@@ -156,7 +157,9 @@ KEYS = (
 )
 """The first two are one key before and after a change of its tags."""
 OPTIONAL_NAME = st.none() | st.sampled_from(["a", "b"])
-FAILED = AttemptRecord("req_1", "openai", "m\u2028", None, "failed", "provider_error", 502, 500.0)
+FAILED = AttemptRecord(
+    "req_1", "openai", "m\u2028", None, "failed", "provider_error", 502, 500.0, connect_seconds=0.0125
+)
 RECORDS = st.builds(
     RequestRecord,
     st.sampled_from(KEYS),
@@ -227,6 +230,8 @@ def expected_fields(record: RequestRecord) -> dict[str, object]:
                 "outcome": OUTCOMES[each.outcome],
                 "code": each.code,
                 "ms": each.duration_ms,
+                "connect_ms": each.connect_seconds
+                and pytest.approx(each.connect_seconds * 1000, abs=0.00051, rel=1e-12),
             }
             for each in record.attempt_records
         ]
