@@ -132,8 +132,9 @@ compare: setup $(COMPARE)/.ready ## compare with nginx, LiteLLM and Portkey on t
 
 $(COMPARE)/.ready: $(COMPARE_LOCKS)/litellm.lock $(COMPARE_LOCKS)/package-lock.json
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || echo "nginx is missing, which the comparison needs: apt-get install nginx-light"
+	@# The lock has all dependencies. With an extra in it, pip 23 would also take releases that are not in the lock.
 	$(PYTHON) -m venv $(COMPARE)/litellm && $(COMPARE)/litellm/bin/pip install --quiet --disable-pip-version-check \
-		--require-hashes --only-binary :all: -r $(COMPARE_LOCKS)/litellm.lock
+		--require-hashes --no-deps --only-binary :all: -r $(COMPARE_LOCKS)/litellm.lock
 	mkdir -p $(COMPARE)/node && cp $(COMPARE_LOCKS)/package.json $(COMPARE_LOCKS)/package-lock.json $(COMPARE)/node/
 	if command -v npm >/dev/null; then cd $(COMPARE)/node && npm ci --ignore-scripts --no-audit --no-fund; fi
 	@touch $@
