@@ -171,6 +171,15 @@ def test_embedded_model_image_returns_400(embedded: Gateway, path: str, body: di
     assert "takes no images" in got.json["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("tools", "param"), [([{}], "tools[0].type"), ("x", "tools"), ([{"type": "function"}], "tools[0].function")]
+)
+def test_embedded_model_wrong_tools_return_400(embedded: Gateway, tools: object, param: str) -> None:
+    """llama.cpp itself answers 500, which would be a failure of the provider."""
+    got = embedded.request("POST", "/v1/chat/completions", {"model": MODEL, "messages": ASK, "tools": tools})
+    assert (got.status, got.json["error"]["code"], got.json["error"]["param"]) == (400, "invalid_request", param)
+
+
 def test_embedded_model_anthropic_client_gets_response_and_stream(embedded: Gateway) -> None:
     client = embedded.anthropic(timeout=60)
     answer = client.messages.create(model=MODEL, messages=ASK, max_tokens=20)

@@ -15,16 +15,17 @@ _FORCED_MODES: Final = ("required", "tool")
 def select_dialect(
     dialect: Dialect, profile: ModelProfile, endpoint: Endpoint, body: RequestBody, decode: RequestDecoder
 ) -> Dialect:
-    """Return the dialect for a request to an upstream that lacks features. Raises InvalidRequest for an image.
+    """Return the dialect for a request to an upstream that lacks features.
 
-    The request is decoded only if its bytes mention such a feature.
+    The request is decoded only if its bytes mention such a feature. Raises InvalidRequest for an image, and for wrong
+    tools: llama.cpp answers them with 500.
     """
     overrides = profile.overrides
     if not overrides.image_input and b"image" in body.raw:
         chat = endpoint.find_chat(decode)
         if chat is not None and (param := _find_image(chat)):
             raise InvalidRequest(f"The model {profile.model} takes no images.", param=param)
-    if overrides.forced_tools or dialect.forced_tool_variant is None or b"tool_choice" not in body.raw:
+    if overrides.forced_tools or dialect.forced_tool_variant is None or b'"tool' not in body.raw:
         return dialect
     chat = endpoint.find_chat(decode)
     return dialect.forced_tool_variant if chat is not None and _forces_tool(chat) else dialect
