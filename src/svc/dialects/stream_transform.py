@@ -28,6 +28,7 @@ class StreamTransform:
 
     __slots__ = (
         "_splitter",
+        "_template",
         "api_key",
         "can_encode_errors",
         "content_type",
@@ -69,8 +70,10 @@ class StreamTransform:
         self.passthrough_template: ChunkTemplate | None = None
         """A template for the next event. Set only between two events of a running stream.
 
-        An event that matches it can be forwarded unchanged, without `feed`.
+        An event that matches it can be converted by the template, without `feed`.
         """
+        self._template: ChunkTemplate | None = None
+        """The template of the last event. It converts events that differ from that one in their text only."""
         self._splitter = EventSplitter()
 
     @property
@@ -94,13 +97,18 @@ class StreamTransform:
         """Return the bytes for the client, or none. Raises SvcError only before `has_started`."""
         if self.has_ended:
             return b""
+        template = self.passthrough_template
+        if template is not None and (converted := template.apply(chunk)) is not None:
+            return converted
         try:
             block = self._splitter.feed_block(chunk)
         except ProviderFailed as error:
             if not self.has_started:
                 raise
             return self.fail(error)
-        return self._process_block(block, is_last=False) if block else b""
+        out = self._process_block(block, is_last=False) if block else b""
+        self.passthrough_template = self._template if self._splitter.is_empty and not self.has_ended else None
+        return out
 
     def end(self) -> bytes:
         """End the stream after the upstream closed it. Returns the end mark if it is complete, else an error.
@@ -123,6 +131,7 @@ class StreamTransform:
         if self.has_ended:
             return b""
         self.has_ended = True
+        self.passthrough_template = None
         self.error = error.strip_traceback()
         error.message = redact_key(error.message, self.api_key)
         return self._encode_error(error)
@@ -165,28 +174,14 @@ class StreamTransform:
 class Passthrough(StreamTransform):
     """A stream between an upstream and a client of one dialect. It forwards the bytes of valid events unchanged."""
 
-    __slots__ = ("_max_templates", "_template")
+    __slots__ = ("_max_templates",)
 
     def __init__(self) -> None:
         super().__init__()
         self._max_templates = MAX_LEARNED_TEMPLATES
-        self._template: ChunkTemplate | None = None
 
     def disable_fast_paths(self) -> None:
         self._max_templates = 0
-
-    def feed(self, chunk: bytes) -> bytes:
-        if self.passthrough_template is not None and self.passthrough_template.matches(chunk):
-            return chunk
-        out = super().feed(chunk)
-        template = self._template
-        can_forward = template is not None and template.is_identity and self._splitter.is_empty and not self.has_ended
-        self.passthrough_template = template if can_forward else None
-        return out
-
-    def fail(self, error: SvcError) -> bytes:
-        self.passthrough_template = None
-        return super().fail(error)
 
     def _process_block(self, block: bytes, *, is_last: bool) -> bytes:
         template = self._template

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from svc.dialects.base import StreamDecoder, StreamEncoder
-from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate, learn_template
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, learn_template
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens
 from svc.dialects.upstream_errors import from_stream_error, truncated_response_error
@@ -30,15 +30,13 @@ MIN_USAGE_SAMPLE_BYTES: Final = 4096
 class StreamTranslation(StreamTransform):
     """Translates a stream through the deltas of the canonical chat."""
 
-    __slots__ = ("_decoder", "_encoder", "_max_templates", "_template")
+    __slots__ = ("_decoder", "_encoder", "_max_templates")
 
     def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
         super().__init__()
         self._decoder = decoder
         self._encoder = encoder
         self._max_templates = MAX_LEARNED_TEMPLATES
-        self._template: ChunkTemplate | None = None
-        """Translates events that differ from the last one in their text only."""
 
     @property
     def final_response(self) -> bytes:

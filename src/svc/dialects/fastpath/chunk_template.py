@@ -51,7 +51,7 @@ _TEXT_FIELD_STARTS: Final = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for 
 class ChunkTemplate:
     """The prefix and suffix of a chunk, as received from the upstream and as sent to the client."""
 
-    __slots__ = ("_client_parts", "_padding_end", "is_identity", "prefix", "suffix")
+    __slots__ = ("_padding_end", "client_prefix", "client_suffix", "is_identity", "prefix", "suffix")
 
     def __init__(self, upstream_parts: tuple[bytes, bytes], client_parts: tuple[bytes, bytes]) -> None:
         self.prefix, suffix = upstream_parts
@@ -63,7 +63,7 @@ class ChunkTemplate:
         if padding:
             suffix, self._padding_end = suffix[: padding.end(1)], padding.group(2)
         self.suffix = suffix
-        self._client_parts = client_parts
+        self.client_prefix, self.client_suffix = client_parts
 
     def find_text_end(self, data: bytes, start: int) -> int:
         """Return the end of the text of a matching chunk that begins at `start`, or -1. See `find_chunk_end`."""
@@ -126,7 +126,6 @@ class ChunkTemplate:
         """Return the block for the client if it consists of matching chunks only, or else None."""
         if self.is_identity:
             return block if self.matches(block) else None
-        client_prefix, client_suffix = self._client_parts
         parts: list[bytes] = []
         start = 0
         while start < len(block):
@@ -134,7 +133,7 @@ class ChunkTemplate:
             end = self.find_chunk_end(block, text_end) if text_end >= 0 else -1
             if end < 0:
                 return None
-            parts += client_prefix, block[start + len(self.prefix) : text_end], client_suffix
+            parts += self.client_prefix, block[start + len(self.prefix) : text_end], self.client_suffix
             start = end
         return b"".join(parts)
 

@@ -15,7 +15,7 @@ from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES
 from svc.gateway.net.socket_writer import SocketWriter
-from svc.wire.http_chunk import CHUNK_SIZE_LINES
+from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
 
 _CRLF: Final = b"\r\n"
 _SIZE_LINES_BY_FRAMED_BYTES: Final = {
@@ -108,7 +108,7 @@ class Splice:
         self.is_enabled = True
 
     def set_template(self, template: ChunkTemplate) -> None:
-        """Forward only chunks that match `template`. Its `is_identity` must be True."""
+        """Forward only chunks that match `template`."""
         self._template = template
 
     def forward(self, data: bytes) -> int:
@@ -116,6 +116,8 @@ class Splice:
 
         A read is nearly always one chunk. It has several if the loop is late, and parsing them would delay it further.
         """
+        template = self._template
+        converted: list[bytes] = []
         offset = tokens = 0
         size = len(data)
         if (
@@ -126,15 +128,24 @@ class Splice:
             size = _framed_bytes_at(data, 0)
         while size > 0:
             chunk_start = offset + len(FRAMED_CHUNK_SIZE_LINES[size])
-            text_end = self._template.find_text_end(data, chunk_start)
-            end = self._template.find_chunk_end(data, text_end) if text_end >= 0 else -1
+            text_end = template.find_text_end(data, chunk_start)
+            end = template.find_chunk_end(data, text_end) if text_end >= 0 else -1
             if end != offset + size - len(_CRLF) or data[end] != _CARRIAGE_RETURN or data[end + 1] != _LINE_FEED:
                 break
-            tokens += _TOKENS_BY_TEXT_BYTES[text_end - chunk_start - len(self._template.prefix)]
+            text_start = chunk_start + len(template.prefix)
+            if not template.is_identity:
+                client_size = len(template.client_prefix) + text_end - text_start + len(template.client_suffix)
+                if client_size >= SIZE_LINE_COUNT:
+                    break
+                converted += (CHUNK_SIZE_LINES[client_size], template.client_prefix, data[text_start:text_end])
+                converted += (template.client_suffix, _CRLF)
+            tokens += _TOKENS_BY_TEXT_BYTES[text_end - text_start]
             offset += size
             size = _framed_bytes_at(data, offset) if offset < len(data) else 0
-        if offset:
+        if offset and template.is_identity:
             self._send(data if offset == len(data) else data[:offset], tokens)
+        elif offset:
+            self._send(b"".join(converted), tokens)
         return offset
 
     def _send(self, data: bytes, tokens: int) -> None:

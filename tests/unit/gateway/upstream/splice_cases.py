@@ -14,6 +14,7 @@ from svc.gateway.routing.providers import UpstreamOrigin
 from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
 from svc.gateway.upstream.splice import Splice
+from svc.wire.http_chunk import SIZE_LINE_COUNT
 
 PREFIX, SUFFIX = b'data: {"delta":{"content":"', b'"}}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -100,13 +101,13 @@ class FakeReceiver(ResponseReceiver):
 
 
 class Stream:
-    def __init__(self) -> None:
+    def __init__(self, client_parts: tuple[bytes, bytes] = (PREFIX, SUFFIX)) -> None:
+        """`client_parts` are prefix and suffix of the client's chunks."""
         self.pool, self.upstream, self.client = FakePool(), FakeTransport(), FakeTransport()
         self.connection = UpstreamConnection(self.pool, UpstreamOrigin("127.0.0.1", 1, tls=False))
         self.buffered = BufferedRead(self.connection, bytearray(4 * MAX_DIRECT_READ_BYTES))
         client: Any = self.client
-        template = (PREFIX, SUFFIX)
-        self.splice = Splice(SocketWriter(client), ChunkTemplate(template, template))
+        self.splice = Splice(SocketWriter(client), ChunkTemplate((PREFIX, SUFFIX), client_parts))
         upstream: Any = self.upstream
         self.buffered.connection_made(upstream)
         self.receiver = FakeReceiver(self.splice)
@@ -129,6 +130,24 @@ def test_splice_forwarded_small_chunk_reads_directly() -> None:
     stream.feed(chunk(b"two"))
     assert stream.client.written == [chunk(b"one"), chunk(b"two")]
     assert len(stream.receiver.bodies) == 1
+
+
+def test_splice_chunks_for_another_dialect_are_converted() -> None:
+    stream = Stream((b'data: {"text":"', b'"}\n\n'))
+    stream.feed(chunk(b"one"))
+    assert stream.upstream.readers == [stream.splice]
+    stream.feed(chunk(b"two") + chunk("a \\n好".encode()))
+    converted = [b'data: {"text":"%b"}\n\n' % text for text in (b"one", b"two", "a \\n好".encode())]
+    framed = [b"%x\r\n%b\r\n" % (len(event), event) for event in converted]
+    assert stream.client.written == [framed[0], framed[1] + framed[2]]
+    assert len(stream.receiver.bodies) == 1
+
+
+def test_splice_chunk_that_is_too_large_for_the_client_is_parsed() -> None:
+    stream = Stream((b"x" * SIZE_LINE_COUNT, SUFFIX))
+    stream.feed(chunk(b"one"))
+    assert stream.client.written == []
+    assert stream.receiver.bodies[1:] == [PREFIX + b"one" + SUFFIX]
 
 
 @pytest.mark.parametrize("text", ["好".encode(), b'a \\"quote\\"', b"\\u00e9" * 20])

@@ -26,4 +26,4 @@ def test_splice_cases_run_from_source_pass(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "12 passed" in done.stdout
+    assert "14 passed" in done.stdout
