@@ -28,6 +28,33 @@ COMPILER = {
     "types": ["node"],
 }
 
+STRICT_COMPILER = {
+    "strict": True,
+    "noEmit": True,
+    "target": "ES2022",
+    "module": "esnext",
+    "moduleResolution": "bundler",
+    "jsx": "react-jsx",
+    "skipLibCheck": True,
+    "lib": ["ES2022", "DOM", "DOM.Iterable"],
+    "types": [],
+}
+PAGES = (ROOT / "docs" / "how-to" / "use-the-typescript-sdk.md", SDK / "README.md")
+ASSUMED = """
+declare const registryUrl: string;
+declare const trustedKeys: readonly string[];
+declare const storage: import("@svc/client").BundleStorage;
+declare const session: import("@svc/client").LiveSession;
+declare const recorder: { onSamples: (samples: Float32Array) => void };
+declare const otherRecorder: { onBase64: (text: string) => void };
+declare function fetchEphemeralKey(): Promise<string>;
+declare function render(text: string): void;
+declare module "@noble/curves/ed25519" {
+  export const ed25519: { verify(signature: Uint8Array, message: Uint8Array, publicKey: Uint8Array): boolean };
+}
+"""
+"""What the snippets leave to the reader."""
+
 
 def copy_examples(project: Path) -> Path:
     """Copy the programs for Node and browsers to a project that has `@svc/client`. Return their folder.
@@ -61,6 +88,21 @@ def check_types(sources: Path, environment: Mapping[str, str], exclude: Sequence
     subprocess.run([str(TOOLS / "tsc"), "-p", "."], cwd=sources, env=environment, check=True)
 
 
+def check_snippets(project: Path, environment: Mapping[str, str]) -> None:
+    """Check the types of the snippets on PAGES in a project that has `@svc/client` and React."""
+    folder = project / "snippets"
+    folder.mkdir()
+    (folder / "assumed.d.ts").write_text(ASSUMED)
+    for page in PAGES:
+        found = re.findall(r"^```(tsx?)\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        assert found, f"{page} has no snippets"
+        for number, (language, text) in enumerate(found, 1):
+            (folder / f"{page.stem}-{number}.{language}").write_text(text, encoding="utf-8")
+    config = {"compilerOptions": STRICT_COMPILER, "include": ["*"]}
+    (folder / "tsconfig.json").write_text(json.dumps(config))
+    subprocess.run([str(TOOLS / "tsc"), "-p", "."], cwd=folder, env=environment, check=True)
+
+
 def bundle_all(sources: Path, target: Path, environment: Mapping[str, str], external: Sequence[str] = ()) -> None:
     """Bundle each program in a folder, for Node or for browsers."""
     for path in sorted(sources.glob("*.mjs")):
@@ -90,15 +132,16 @@ def bundle(
 
 
 def bundle_without_phone_packages(project: Path, environment: Mapping[str, str]) -> None:
-    """Check and bundle all examples in an empty project, with nothing but the packages of the SDK's lock.
+    """Check and bundle all examples, and the guide's snippets, with nothing but the packages of the SDK's lock.
 
     The Expo app keeps its imports of Expo and React Native, and the program for ONNX models that of its runtime.
     """
-    link_packages(project, "react")
+    link_packages(project, "react", "@types", "csstype")
     (project / "node_modules" / "@svc").mkdir()
     (project / "node_modules" / "@svc" / "client").symlink_to(SDK)
     sources = copy_examples(project)
     check_types(sources, environment, exclude=["onnx.mjs"])
+    check_snippets(project, environment)
     bundle_all(sources, project / "bundled", environment, [ONNX_PACKAGE])
     app = project / "expo-chat"
     app.mkdir()
