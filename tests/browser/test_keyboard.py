@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,9 @@ FOCUS_STATE = """
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, provider: FakeProvider, console_files: None) -> Iterator[Console]:
     """Start a gateway with requests, a bundle and voices, so that each page has its controls."""
-    env = {"SVC_REGISTRY_ROOT": str(material.make_voices())}
-    with Console(tmp_path_factory.mktemp("keyboard"), provider, CONFIG, env) as console:
+    home = tmp_path_factory.mktemp("keyboard")
+    registry = shutil.copytree(material.make_voices(), home / "registry", symlinks=True)  # a test publishes a bundle
+    with Console(home, provider, CONFIG, {"SVC_REGISTRY_ROOT": str(registry)}) as console:
         traffic = Traffic(console, provider)
         traffic.wait_for(traffic.send(console.user_key), traffic.send_failing(console.user_key))
         yield console

@@ -302,11 +302,11 @@ with svc.Client() as client:
     parts: ({ origin, key, model }) => [
       {
         title: "Build the package in a clone of the gateway's repository",
-        code: "cd sdk/typescript && npm ci --ignore-scripts && npm run build && npm pack",
+        code: "cd svc/sdk/typescript\nnpm ci --ignore-scripts && npm run build && npm pack",
       },
       {
-        title: "Copy the package to your project, install it there, and set the address and the key",
-        code: `npm install ./svc-client-0.1.0.tgz\nexport SVC_GATEWAY_URL=${origin}/v1\n${exportKey(key)}`,
+        title: "Install it in your project, and set the address and the key",
+        code: `npm install ../svc/sdk/typescript/svc-client-0.1.0.tgz\nexport SVC_GATEWAY_URL=${origin}/v1\n${exportKey(key)}`,
       },
       {
         title: "Send a request",
