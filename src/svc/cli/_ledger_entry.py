@@ -21,16 +21,27 @@ def print_entry(row: dict[str, Any]) -> None:
     """Print an entry of the admin API. The names are those of the API, so that the reference explains them."""
     fields = dict(row)
     attempts = fields.pop("attempts_detail")
-    formula = fields.pop("cost_formula", None)
+    formula, terms = fields.pop("cost_formula", None), fields.pop("cost_terms", None)
     width = max(map(len, fields))
     for name, value in fields.items():
         suffix = f"  = {formula}" if name == "cost_usd" and formula else ""
         print(f"{name:{width}}  {_format_value(name, value)}{suffix}")
+    if terms:
+        print()
+        _print_cost_terms(terms)
     if attempts:
         print()
         _print_attempts(attempts)
     elif attempts is None:
         print("\nThe version that wrote this entry did not record attempts.")
+
+
+def _print_cost_terms(terms: list[dict[str, Any]]) -> None:
+    table: list[tuple[str, ...]] = [("COST OF", "COUNT", "USD PER MILLION", "USD")]
+    for term in terms:
+        price = f"{term['usd_per_million']:.12g}"
+        table.append((_printable(term["name"]), str(term["count"]), price, f"{term['usd']:.{USD_DECIMALS}f}"))
+    base.print_table(table, right_aligned=range(1, len(table[0])))
 
 
 def _print_attempts(attempts: list[dict[str, Any]]) -> None:
@@ -58,7 +69,7 @@ def _printable(text: str) -> str:
 
 
 def explain_cost(row: dict[str, Any]) -> None:
-    """Add `cost_formula` to an entry of this machine's database, by the prices that its gateway uses."""
+    """Add `cost_formula` and `cost_terms` to an entry of this machine's database, by its gateway's prices."""
     prices = load_builtin_prices() | load_cached_prices(base.home() / "cache") | _load_configured_prices()
     add_cost_formula(row, lambda provider, model: prices.get((provider, model)))
 

@@ -86,7 +86,7 @@ def _show_request(args: argparse.Namespace, parameters: dict[str, str]) -> int:
             "A new entry appears within 2 s. A request that reached no provider has none. "
             "See: svc usage, and for a rejected request: svc why"
         )
-    if "cost_formula" not in rows[0]:  # it comes from this machine's database
+    if "cost_terms" not in rows[0]:  # it comes from this machine's database
         _ledger_entry.explain_cost(rows[0])
     if args.json:
         base.print_json(rows[0])

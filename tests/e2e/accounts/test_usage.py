@@ -147,7 +147,7 @@ def test_ledger_failover_entry_lists_each_attempt(start_gateway: StartGateway, p
     assert usage(gateway) == [entry]
     query = f"?request={entry['request_id']}"
     shown_alone = gateway.request("GET", f"/v1/usage{query}", key=gateway.key).json["data"]
-    assert shown_alone == [{**entry, "cost_formula": shown_alone[0]["cost_formula"]}]
+    assert shown_alone == [{**entry, **{name: shown_alone[0][name] for name in ("cost_formula", "cost_terms")}}]
     assert gateway.request("GET", f"/v1/admin/usage{query}", key=admin["key"]).json["data"] == shown_alone
     other = create(gateway, "--name", "other")
     assert gateway.request("GET", f"/v1/usage{query}", key=other["key"]).json["data"] == []

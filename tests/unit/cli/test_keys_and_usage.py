@@ -202,6 +202,10 @@ def test_usage_request_option_shows_fields_cost_formula_and_attempts(command: Co
     ]
     row = json.loads(command("usage", "--request", entry.request_id, "--json"))
     assert row.pop("cost_formula") == "(10 x 0.25 + 4 x 1.25) / 1000000"
+    assert row.pop("cost_terms") == [
+        {"name": "input tokens", "count": 10, "usd_per_million": 0.25, "usd": 2.5e-06},
+        {"name": "output tokens", "count": 4, "usd_per_million": 1.25, "usd": 5e-06},
+    ]
     assert row == msgspec.to_builtins(entry)
 
 

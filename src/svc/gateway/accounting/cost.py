@@ -68,12 +68,12 @@ def compute_token_cost(price: Price, usage: TokenUsage) -> float:
 
 
 def _compute_exact_cost(price: Price, usage: TokenUsage) -> float:
-    total = sum((tokens * Decimal(repr(usd)) for tokens, usd in cost_terms(price, usage)), Decimal())
+    total = sum((tokens * Decimal(repr(usd)) for _, tokens, usd in cost_terms(price, usage)), Decimal())
     return float((total / 1_000_000).quantize(NANO_USD, ROUND_HALF_UP))
 
 
-def cost_terms(price: Price, usage: TokenUsage) -> list[tuple[int, float]]:
-    """Return each number of tokens with its price in USD per million tokens.
+def cost_terms(price: Price, usage: TokenUsage) -> list[tuple[str, int, float]]:
+    """Return each kind of tokens with their number and their price in USD per million tokens.
 
     Audio and images count as text if the model has no price for them. Providers do not report which part of a mixed
     prompt was cached: the gateway assumes that this is the text, and the rest of the cached tokens are audio or images.
@@ -85,34 +85,35 @@ def cost_terms(price: Price, usage: TokenUsage) -> list[tuple[int, float]]:
     written_price = price.input if price.written is None else price.written
     written_1h = min(usage.cache_write_1h_tokens, usage.cache_write_tokens)
     terms = [
-        (usage.cache_write_tokens - written_1h, written_price),
-        (written_1h, written_price if price.written_1h is None else price.written_1h),
+        ("cache write", usage.cache_write_tokens - written_1h, written_price),
+        ("1-hour cache write", written_1h, written_price if price.written_1h is None else price.written_1h),
     ]
     text, cached = usage.prompt_tokens - usage.cache_write_tokens, usage.cached_tokens
     kinds = [
-        (usage.prompt_audio_tokens, price.input_audio, price.cached_audio),
-        (usage.prompt_image_tokens, price.input_image, price.cached_image),
+        ("audio", usage.prompt_audio_tokens, price.input_audio, price.cached_audio),
+        ("image", usage.prompt_image_tokens, price.input_image, price.cached_image),
     ]
-    priced_kinds = [kind for kind in kinds if kind[0] and kind[1] is not None]
-    text -= sum(count for count, _, _ in priced_kinds)
+    priced_kinds = [kind for kind in kinds if kind[1] and kind[2] is not None]
+    text -= sum(count for _, count, _, _ in priced_kinds)
     cached_text = cached if not priced_kinds else max(0, min(cached, text))
     cached -= cached_text
-    terms = [(text - cached_text, price.input), (cached_text, cached_price), *terms]
-    for count, kind_price, cached_kind_price in priced_kinds:
+    terms = [("input", text - cached_text, price.input), ("cached input", cached_text, cached_price), *terms]
+    for name, count, kind_price, cached_kind_price in priced_kinds:
         cached_count = min(cached, count)
         cached -= cached_count
-        terms.append((count - cached_count, kind_price or 0.0))
-        terms.append((cached_count, cached_price if cached_kind_price is None else cached_kind_price))
+        terms.append((f"{name} input", count - cached_count, kind_price or 0.0))
+        cached_kind_price = cached_price if cached_kind_price is None else cached_kind_price
+        terms.append((f"cached {name} input", cached_count, cached_kind_price))
     completion = usage.completion_tokens
-    for count, output_price in (
-        (usage.completion_audio_tokens, price.output_audio),
-        (usage.completion_image_tokens, price.output_image),
+    for name, count, output_price in (
+        ("audio output", usage.completion_audio_tokens, price.output_audio),
+        ("image output", usage.completion_image_tokens, price.output_image),
     ):
         if count and output_price is not None:
             completion -= count
-            terms.append((count, output_price))
-    terms.append((completion, price.output))
-    return [(tokens, usd) for tokens, usd in terms if tokens > 0]
+            terms.append((name, count, output_price))
+    terms.append(("output", completion, price.output))
+    return [term for term in terms if term[1] > 0]
 
 
 class PriceTable:

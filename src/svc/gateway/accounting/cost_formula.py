@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,26 +12,62 @@ from svc.gateway.accounting.price import Price
 from svc.stores.database.base import LedgerEntry
 from svc.wire.usage import TokenUsage
 
+_SPEECH_PATH: Final = "/v1/audio/speech"
+_USD_DIGITS: Final = 12
+
+
+class CostTerm(msgspec.Struct, frozen=True):
+    """A part of the cost of a request: a number of tokens times their price."""
+
+    name: str
+    """What is counted, such as `cached input tokens`. `characters` for a voice that is billed by them."""
+    count: int
+    """The number of these tokens or characters."""
+    usd_per_million: float
+    """The price of a million of them in USD."""
+    usd: float
+    """Their cost in USD. The sum is rounded to nine decimal places, this part is not."""
+
 
 def entry_usage(entry: LedgerEntry) -> TokenUsage:
     """Return the token counts of an entry. Unknown counts are 0."""
     return TokenUsage(**{name: getattr(entry, name) or 0 for name in TokenUsage.count_names})
 
 
-def format_cost_formula(entry: LedgerEntry, price: Price) -> str | None:
-    """Return for example `(10 x 0.15 + 5 x 0.6) / 1000000`, or None if the price does not result in the cost.
+def explain_entry_cost(entry: LedgerEntry, price: Price) -> list[CostTerm] | None:
+    """Return the terms of a cost, or None if they do not result in it.
 
     The price can have changed since, and the cost of a resumed request has parts of several models.
     """
     usage = entry_usage(entry)
     if compute_token_cost(price, usage) != entry.cost_usd:
         return None
-    products = [f"{tokens} x {usd:.12g}" for tokens, usd in cost_terms(price, usage)]
+    has_characters = entry.endpoint == _SPEECH_PATH and not usage.completion_tokens  # else it is billed by tokens
+    return [
+        CostTerm(
+            "characters" if has_characters else f"{name} tokens", count, usd, round(count * usd / 1e6, _USD_DIGITS)
+        )
+        for name, count, usd in cost_terms(price, usage)
+    ]
+
+
+def format_cost_formula(entry: LedgerEntry, price: Price) -> str | None:
+    """Return for example `(10 x 0.15 + 5 x 0.6) / 1000000`, or None if the price does not result in the cost."""
+    return _format_terms(explain_entry_cost(entry, price))
+
+
+def _format_terms(terms: list[CostTerm] | None) -> str | None:
+    products = [f"{term.count} x {term.usd_per_million:.12g}" for term in terms or ()]
     return f"({' + '.join(products)}) / 1000000" if products else None
 
 
 def add_cost_formula(row: dict[str, Any], find_price: Callable[[str, str], Price | None]) -> None:
-    """Add `cost_formula` to an entry of the API. `find_price` returns the price of a provider and a model."""
+    """Add `cost_formula` and `cost_terms` to an entry of the API.
+
+    `find_price` returns the price of a provider and a model.
+    """
     entry = msgspec.convert(row, LedgerEntry)
     price = find_price(entry.provider or "", entry.model or "")
-    row["cost_formula"] = None if price is None or entry.from_cache else format_cost_formula(entry, price)
+    terms = None if price is None or entry.from_cache else explain_entry_cost(entry, price)
+    row["cost_formula"] = _format_terms(terms)
+    row["cost_terms"] = msgspec.to_builtins(terms)

@@ -23,7 +23,7 @@ from svc.wire.key import EphemeralKey
 async def respond_with_usage(
     context: GatewayContext, queries: QueryProcess, query: UsageQuery, request: Request
 ) -> Response:
-    """Return the response with the rows of a query. The entry of one request has `cost_formula`."""
+    """Return the response with the rows of a query. The entry of one request has its `cost_terms`."""
     rows = await run_while_connected(request, queries.run(UsageRowsQuery(query)))
     if rows is None:
         return json_or_disconnected(None)

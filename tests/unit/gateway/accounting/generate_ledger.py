@@ -76,6 +76,7 @@ were made.
 `svc usage --request ID` and the parameter `request` of the API show the entry of one request. It also has
 `cost_formula`, which shows how the cost results from prices in USD per million tokens, such as
 `(10 x 0.15 + 5 x 0.6) / 1000000`. It is null if the current prices of the model do not lead to this cost.
+`cost_terms` has the name of each product, such as `cached input tokens`, with its `count`, `usd_per_million` and `usd`.
 
 ## Attempts
 

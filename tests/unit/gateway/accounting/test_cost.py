@@ -56,27 +56,53 @@ SPECIAL = Price(2.0, 8.0, 0.5, 2.5, (), 4.0, 32.0, 0.4, 64.0, 5.0, None, 40.0)
 @pytest.mark.parametrize(
     ("usage", "terms"),
     [
-        (TokenUsage(100, 0, 0, 60, cache_write_1h_tokens=20), [(40, 2.0), (40, 2.5), (20, 4.0)]),
-        (TokenUsage(100, 0, 0, 60, cache_write_1h_tokens=90), [(40, 2.0), (60, 4.0)]),
-        (TokenUsage(100, 0, prompt_audio_tokens=30), [(70, 2.0), (30, 32.0)]),
-        (TokenUsage(100, 0, 50, prompt_audio_tokens=30), [(20, 2.0), (50, 0.5), (30, 32.0)]),
-        (TokenUsage(100, 0, 90, prompt_audio_tokens=30), [(70, 0.5), (10, 32.0), (20, 0.4)]),
-        (TokenUsage(100, 0, 95, 0, 0, 0, 30, 10), [(60, 0.5), (30, 0.4), (5, 5.0), (5, 0.5)]),
+        (
+            TokenUsage(100, 0, 0, 60, cache_write_1h_tokens=20),
+            [("input", 40, 2.0), ("cache write", 40, 2.5), ("1-hour cache write", 20, 4.0)],
+        ),
+        (
+            TokenUsage(100, 0, 0, 60, cache_write_1h_tokens=90),
+            [("input", 40, 2.0), ("1-hour cache write", 60, 4.0)],
+        ),
+        (TokenUsage(100, 0, prompt_audio_tokens=30), [("input", 70, 2.0), ("audio input", 30, 32.0)]),
+        (
+            TokenUsage(100, 0, 50, prompt_audio_tokens=30),
+            [("input", 20, 2.0), ("cached input", 50, 0.5), ("audio input", 30, 32.0)],
+        ),
+        (
+            TokenUsage(100, 0, 90, prompt_audio_tokens=30),
+            [("cached input", 70, 0.5), ("audio input", 10, 32.0), ("cached audio input", 20, 0.4)],
+        ),
+        (
+            TokenUsage(100, 0, 95, 0, 0, 0, 30, 10),
+            [
+                ("cached input", 60, 0.5),
+                ("cached audio input", 30, 0.4),
+                ("image input", 5, 5.0),
+                ("cached image input", 5, 0.5),
+            ],
+        ),
         (
             TokenUsage(0, 100, completion_audio_tokens=30, completion_image_tokens=20),
-            [(30, 64.0), (20, 40.0), (50, 8.0)],
+            [("audio output", 30, 64.0), ("image output", 20, 40.0), ("output", 50, 8.0)],
         ),
     ],
     ids=["hour", "hour alone", "audio", "cached text", "cached audio", "cached audio and images", "completion"],
 )
-def test_cost_terms_of_special_tokens(usage: TokenUsage, terms: list[tuple[int, float]]) -> None:
+def test_cost_terms_of_special_tokens(usage: TokenUsage, terms: list[tuple[str, int, float]]) -> None:
     assert cost_terms(SPECIAL, usage) == terms
-    assert compute_token_cost(SPECIAL, usage) == pytest.approx(sum(count * usd for count, usd in terms) / 1e6)
+    assert compute_token_cost(SPECIAL, usage) == pytest.approx(sum(count * usd for _, count, usd in terms) / 1e6)
 
 
 def test_cost_special_tokens_without_a_price_are_text() -> None:
     usage = TokenUsage(100, 50, 20, 10, 0, 5, 30, 20, 10, 10)
-    assert cost_terms(Price(2.0, 8.0), usage) == [(70, 2.0), (20, 2.0), (5, 2.0), (5, 2.0), (50, 8.0)]
+    assert cost_terms(Price(2.0, 8.0), usage) == [
+        ("input", 70, 2.0),
+        ("cached input", 20, 2.0),
+        ("cache write", 5, 2.0),
+        ("1-hour cache write", 5, 2.0),
+        ("output", 50, 8.0),
+    ]
     assert compute_token_cost(Price(2.0, 8.0), usage) == 0.0006
 
 
@@ -91,7 +117,7 @@ COUNTS = st.integers(0, 10**6) | st.integers(0, 20)
 )
 def test_cost_is_exact_to_the_last_decimal(price: Price, usage: TokenUsage) -> None:
     for counted in (usage, TokenUsage(*usage.as_tuple()[:5])):
-        total = sum((Decimal(repr(usd)) * tokens for tokens, usd in cost_terms(price, counted)), Decimal())
+        total = sum((Decimal(repr(usd)) * tokens for _, tokens, usd in cost_terms(price, counted)), Decimal())
         exact = (total / 1_000_000).quantize(Decimal("1e-9"), ROUND_HALF_UP)
         assert f"{compute_token_cost(price, counted):.9f}" == f"{exact:.9f}"
 
@@ -101,7 +127,7 @@ def test_cost_terms_count_each_token_once(text: int, cached: int, written: int, 
     usage = TokenUsage(
         text + cached + written + audio, completion, cached, written, 0, written // 2, audio, 0, completion
     )
-    assert sum(tokens for tokens, _ in cost_terms(SPECIAL, usage)) == usage.prompt_tokens + completion
+    assert sum(tokens for _, tokens, _ in cost_terms(SPECIAL, usage)) == usage.prompt_tokens + completion
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from svc.gateway.accounting.cost_formula import format_cost_formula
+from svc.gateway.accounting.cost_formula import CostTerm, explain_entry_cost, format_cost_formula
 from svc.gateway.accounting.price import Price
 from svc.stores.database.base import LedgerEntry
 
@@ -45,3 +46,20 @@ def test_cost_formula(entry: LedgerEntry, formula: str | None) -> None:
     assert format_cost_formula(entry, PRICE) == formula
     if formula is not None:
         assert entry.cost_usd == pytest.approx(eval(formula.replace("x", "*")))
+
+
+def test_cost_terms_name_each_factor() -> None:
+    terms = explain_entry_cost(entry_of(0.000165, 125, 3, 100, 20), PRICE)
+    assert terms == [
+        CostTerm("input tokens", 5, 3.0, 0.000015),
+        CostTerm("cached input tokens", 100, 0.3, 0.00003),
+        CostTerm("cache write tokens", 20, 3.75, 0.000075),
+        CostTerm("output tokens", 3, 15.0, 0.000045),
+    ]
+    assert sum(term.usd for term in terms) == pytest.approx(0.000165)
+    assert explain_entry_cost(entry_of(0.000106, 10, 5), PRICE) is None
+
+
+def test_cost_terms_of_spoken_characters() -> None:
+    entry = msgspec.structs.replace(entry_of(0.00006, 4), endpoint="/v1/audio/speech")
+    assert explain_entry_cost(entry, Price(15.0, 0.0)) == [CostTerm("characters", 4, 15.0, 0.00006)]
