@@ -95,6 +95,30 @@ def test_stored_response_of_another_key_is_not_found(storing: Gateway, provider_
     assert storing.request("GET", f"/v1/responses/{made['id']}", key=None).status == 401
 
 
+@pytest.mark.parametrize("store", [True, False])
+def test_stored_response_cancel_says_that_only_background_responses_can_be(
+    start_gateway: StartGateway, provider_c: FakeProvider, store: bool
+) -> None:
+    gateway = start_gateway(config=STORE if store else "", env=TWO_KEYS)
+    made = create(gateway)
+    path = f"/v1/responses/{made['id']}/cancel"
+    with pytest.raises(openai.BadRequestError if store else openai.NotFoundError) as caught:
+        gateway.openai().responses.cancel(made["id"])
+    assert ("background" in caught.value.message) == store
+    assert ("store = true" in caught.value.message) == (not store)
+    for key, status in (("test-client-key-2", 404), (None, 401)):
+        got = gateway.request("POST", path, {}, key=key)
+        assert (got.status, set(got.json)) == (status, {"error"}), got.body
+    assert gateway.request("POST", "/v1/responses/resp_unknown/cancel", {}).json["error"]["code"] == "not_found"
+
+
+def test_responses_compact_returns_404_that_says_why(storing: Gateway) -> None:
+    got = storing.request("POST", "/v1/responses/compact", {"model": LLAMA, "input": "Hi"})
+    assert (got.status, got.json["error"]["code"]) == (404, "not_found")
+    assert "does not compact" in got.json["error"]["message"]
+    assert storing.request("POST", "/v1/responses/compact", {}, key=None).status == 401
+
+
 def test_stored_response_expires(storing: Gateway, provider_c: FakeProvider) -> None:
     first = create(storing)
     second = create(storing, previous_response_id=first["id"])

@@ -94,6 +94,29 @@ class StoredResponses:
             raise self._not_found_error(response_id)
         return _json_body(msgspec.json.encode(_make_page([item for item in items if item.is_input], query)))
 
+    async def cancel(self, request: Request) -> Response:
+        """Reject a cancellation. Raises NotFound, and InvalidRequest for a response of this key.
+
+        Only responses in the background can be cancelled (OpenAI's API reference, "Cancel a response").
+        """
+        key, response_id = await self._authenticate(request)
+        stored = await self._database.run_query(lambda rows: rows.get_response(key.owner_id, response_id, time.time()))
+        if stored is None:
+            raise self._not_found_error(response_id)
+        raise InvalidRequest(
+            f"The response {quote_name(response_id)} cannot be cancelled: it has ended. Only a response with "
+            "`background: true` can be cancelled, and the gateway makes none.",
+            param="id",
+        )
+
+    async def compact(self, request: Request) -> Response:
+        """Reject a compaction. Raises NotFound."""
+        key = await authenticate_request(self._context, request)
+        key.require_scope("chat")
+        raise NotFound(
+            "This gateway does not compact responses. Send a shorter `input`, or a summary of it that a model wrote."
+        )
+
     async def _authenticate(self, request: Request) -> tuple[ApiKey, str]:
         key = await authenticate_request(self._context, request)
         key.require_scope("chat")
@@ -109,6 +132,8 @@ def routes(context: GatewayContext, database: DatabaseThread) -> list[BaseRoute]
     """Return the routes of stored responses."""
     handlers = StoredResponses(context, database)
     return [
+        Route("/v1/responses/compact", handlers.compact, methods=["POST"]),
+        Route("/v1/responses/{id}/cancel", handlers.cancel, methods=["POST"]),
         Route("/v1/responses/{id}", handlers.get_or_delete, methods=["GET", "DELETE"]),
         Route("/v1/responses/{id}/input_items", handlers.list_input_items, methods=["GET"]),
     ]
