@@ -11,6 +11,8 @@ import wave
 from pathlib import Path
 
 import pytest
+import soundfile
+import soxr
 
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway
@@ -55,6 +57,34 @@ def test_transcribe_truncated_file_is_transcribed_with_warning(
     assert material.count_word_errors(material.TEXTS["en-counting"], result.stdout.decode()) <= 1
 
 
+@pytest.mark.parametrize(("suffix", "subtype"), [("mp3", "MPEG_LAYER_III"), ("flac", "PCM_16"), ("ogg", "OPUS")])
+def test_transcribe_compressed_file_is_decoded(
+    gateway: Gateway, clips: dict[str, Path], tmp_path: Path, suffix: str, subtype: str
+):
+    samples, rate = soundfile.read(clips["en-hello-world"], dtype="float32")
+    path = tmp_path / f"talk.{suffix}"
+    resampled = soxr.resample(samples, rate, 24000)
+    soundfile.write(path, resampled, 24000, format=suffix.upper(), subtype=subtype)
+    result = svc(gateway, str(path))
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert material.words(result.stdout.decode()) == ["hello", "world"]
+
+
+def test_transcribe_truncated_mp3_is_transcribed_with_warning(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):
+    samples, rate = soundfile.read(clips["en-counting"], dtype="float32")
+    path = tmp_path / "cut.mp3"
+    soundfile.write(path, samples, rate, format="MP3", subtype="MPEG_LAYER_III")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    result = svc(gateway, str(path))
+    assert (result.returncode, result.stdout.decode().lower()[:8]) == (0, "one, two")
+    assert "damaged after" in result.stderr.decode()
+    path.write_bytes(b"ID3" + bytes(100))
+    result = svc(gateway, str(path))
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert "damaged" in result.stderr.decode()
+
+
 def test_transcribe_json_option_prints_every_message(gateway: Gateway, clips: dict[str, Path]):
     result = svc(gateway, "--json", str(clips["en-hello-world"]))
     lines = result.stdout.decode().splitlines()
@@ -67,7 +97,7 @@ def test_transcribe_json_option_prints_every_message(gateway: Gateway, clips: di
     ("arguments", "environ", "status", "expected_text"),
     [
         (["nothing.wav"], {}, 2, "no file"),
-        ([__file__], {}, 2, "not a WAV file"),
+        ([__file__], {}, 2, "format is not supported"),
         (["-", "--rate", "7"], {}, 2, "--rate"),
         (["-"], {"SVC_API_KEY": "wrong"}, 1, "SVC_API_KEY"),
         (["-"], {"SVC_GATEWAY_URL": "http://127.0.0.1:1/v1"}, 1, "svc up"),

@@ -1,12 +1,13 @@
-"""Turn speech into text, live: a WAV file, or raw audio from standard input.
+"""Turn speech into text, live: an audio file, or raw audio from standard input.
 
 On a terminal the text is redrawn while it grows. In a pipe only final text is printed.
 The gateway is --gateway, else $SVC_GATEWAY_URL, else $SVC_PLATFORM_URL, else the running `svc up`.
 The key is SVC_API_KEY, else the key of `svc up`.
+FILE is WAV, MP3, FLAC or Ogg (Opus, Vorbis), and with the extra whisper also M4A, MP4, WebM or AAC.
 Standard input is 16-bit mono PCM at 16 kHz (or --rate), or a WAV stream in any format.
 
 Examples:
-  svc transcribe talk.wav
+  svc transcribe talk.mp3
   svc transcribe talk.wav --realtime
   arecord -q -f S16_LE -r 16000 -c 1 | svc transcribe -
 """
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -52,6 +54,7 @@ from svc.speech.audio import (
     describe_truncation,
     parse_wav,
 )
+from svc.speech.audio_files import check_audio_file, open_audio
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 from svc.wire.speech import ClosedEvent, ErrorEvent
 
@@ -68,7 +71,7 @@ CAPTION_LINE_CHARACTERS = 60
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the input and recognition options."""
-    parser.add_argument("file", metavar="FILE", help="a WAV file, or - for standard input")
+    parser.add_argument("file", metavar="FILE", help="an audio file, or - for standard input")
     parser.add_argument("--model", help="speech model (default: the gateway's)")
     parser.add_argument("--language", help="language code, such as en")
     parser.add_argument("--rate", type=int, default=16000, help="samples per second of raw audio (default 16000)")
@@ -92,7 +95,8 @@ async def _transcribe(args: argparse.Namespace) -> int:
     async with _open_session(*_gateway_address.resolve_gateway(args.gateway, None, PRODUCTION_GATEWAY)) as session:
         await session.send_config(session_config)
         printer = _TranscriptPrinter(as_json=args.json, live=args.file == "-", flush=session.flush)
-        send_task = asyncio.create_task(_send_audio(session, _read_audio(source, args.rate), realtime=args.realtime))
+        audio = _read_audio(source, args.rate) if _is_stream(args.file, source) else _decode_audio(source)
+        send_task = asyncio.create_task(_send_audio(session, audio, realtime=args.realtime))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, send_task.cancel)
         try:
             while (message := await session.next_message()) is not None:
@@ -156,11 +160,42 @@ def _open_input(name: str) -> IO[bytes]:
     if not path.is_file():
         raise UsageError(f"{name} is not a file." if path.exists() else f"There is no file {name!r}.")
     file = path.open("rb")
-    if file.read(4) not in WAV_MAGIC:
+    try:
+        check_audio_file(file)
+    except InvalidRequest as error:
         file.close()
-        raise UsageError(f"{name} is not a WAV file. Convert it first, for example with ffmpeg.")
-    file.seek(0)
+        raise UsageError(f"{name}: {error.message} Or convert it first, for example with ffmpeg.") from None
     return file
+
+
+def _is_stream(name: str, source: IO[bytes]) -> bool:
+    """Return whether the input is read piece by piece: standard input or a WAV file. Leaves a file at its start."""
+    if name == "-":
+        return True
+    is_wav = source.read(4) in WAV_MAGIC
+    source.seek(0)
+    return is_wav
+
+
+async def _decode_audio(source: IO[bytes]) -> AsyncIterator[bytes]:
+    """Decode a file that is not WAV, in chunks that fit a WebSocket message. Raises UsageError if it is damaged."""
+    try:
+        async with open_audio(source, math.inf) as audio:  # type: ignore[arg-type]  # `_open_input` opened a file
+            convert = _create_converter(audio.format)
+            async for samples in audio.chunks():
+                for message in _split_messages(convert(samples)):
+                    yield message
+            for message in _split_messages(convert(b"")):
+                yield message
+            if audio.warning:
+                print(f"svc: {audio.warning}", file=sys.stderr, flush=True)
+    except InvalidRequest as error:
+        raise UsageError(error.message) from None
+
+
+def _split_messages(samples: bytes) -> Iterator[bytes]:
+    for offset in range(0, len(samples), LIVE_SEND_BYTES):
+        yield samples[offset : offset + LIVE_SEND_BYTES]
 
 
 async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
@@ -188,8 +223,8 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
         rest = rest if declared is None else rest[: declared - bytes_read]  # chunks after the samples are not audio
         bytes_read += len(rest)
         converted = convert(joiner.push(rest))
-        for offset in range(0, len(converted), LIVE_SEND_BYTES):
-            yield converted[offset : offset + LIVE_SEND_BYTES]
+        for message in _split_messages(converted):
+            yield message
         rest = b"" if bytes_read == declared else await _next_block(queue)
     if converted := convert(b""):
         yield converted

@@ -97,6 +97,13 @@ async def open_audio(file: BinaryIO, max_seconds: float) -> AsyncIterator[AudioS
         await child.communicate()  # drains the pipe: `wait` alone can block forever on a full pipe
 
 
+def check_audio_file(file: BinaryIO) -> None:
+    """Raise InvalidRequest if the format of a file is unknown, or needs a package that is missing."""
+    kind = detect_kind(os.pread(file.fileno(), 64, 0))
+    if kind != "wav":
+        _check_kind_supported(kind)
+
+
 def _check_kind_supported(kind: str | None) -> None:
     has_sndfile = find_spec("soundfile") is not None
     has_ffmpeg = find_spec("av") is not None
