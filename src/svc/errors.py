@@ -227,7 +227,7 @@ class RateLimited(SvcError):
 
     To fix: Wait for the seconds of `retry-after`, or raise the limit of the key.
 
-    `retry_after` is in seconds. `limit` says which limit was reached: `rpm`, `tpm`, `concurrency`, `budget` or
+    `retry_after` is in seconds. `limit` says which limit was reached: `rpm`, `tpm`, `concurrency`, `budget`, `queue` or
     `upstream`, or is empty if no limit was.
     """
 

@@ -302,6 +302,11 @@ class LocalSettings(_SettingsTable, frozen=True):
     """Seconds without a request after which a model is unloaded. `0` means never."""
     load_timeout: Positive = 120
     """Seconds that a request waits until its model is loaded."""
+    max_queue: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 128
+    """Embeddings requests that one model has in progress or waiting. Further ones get 429.
+
+    A key may have as many requests there as there are free places, so that one key alone has half of them.
+    """
     models: tuple[LocalModelSettings, ...] = ()
     """How to run single models: a list of tables."""
 
@@ -336,9 +341,14 @@ class SpeechSettings(_SettingsTable, frozen=True):
     max_duration: Positive = 14400
     """Seconds after which a live session is closed."""
     default_voice: str = "piper-joe-en-us"
-    """The voice that is loaded at the start if it is installed. Others are loaded at their first request."""
+    """The voice that is loaded at the start, or when it is installed. Others are loaded at their first request."""
     max_syntheses: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
-    """Texts that voices of this machine speak at a time. More get 429 after a short wait."""
+    """Texts that voices of this machine speak at a time. One key may have all but one of them. More wait."""
+    max_queue: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 32
+    """Texts that voices of this machine speak or that wait for it. Further ones get 429.
+
+    A key may have as many texts there as there are free places, so that one key alone has half of them.
+    """
     max_upload_seconds: Positive = 3600
     """Seconds of audio in an uploaded file. A longer file gets 400."""
 

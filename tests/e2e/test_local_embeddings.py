@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import select
 import struct
 import threading
 import time
@@ -17,7 +19,7 @@ import pytest
 
 import svc
 from svc.recipes.makers import bert_gguf
-from tests.e2e.accounts.test_keys import create
+from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.harness import Gateway
 from tests.fakes import bert
@@ -31,6 +33,9 @@ TOKENS = {
     "A ZEBRA, the": ["a", "[UNK]", "[UNK]", "the"],
 }
 TEXTS = list(TOKENS)
+MAX_QUEUE = 8
+"""Requests in the queue of the model. One key alone has half of them."""
+LONG_BATCH = ["the " * 100] * 2048
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,7 @@ def local(tmp_path_factory: pytest.TempPathFactory, model_home: Path) -> Iterato
     }
     (folder / "model_metadata.json").write_text(json.dumps(metadata))
     environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
-    config = "[local]\nenabled = true\n[gateway]\nfirst_byte_timeout = 0.3\n"
+    config = f"[local]\nenabled = true\nmax_queue = {MAX_QUEUE}\n[gateway]\nfirst_byte_timeout = 0.3\n"
     started = Gateway(home, env=environ, config=config).start(60)
     yield started
     assert started.stop() == 0, started.log
@@ -130,6 +135,7 @@ def test_local_embeddings_openai_and_svc_clients_read_them(local: Gateway) -> No
         ("a", {"encoding_format": "hex"}, "encoding_format"),
         ("", {}, "input"),
         ("a", {"model": CHAT}, "model"),
+        (["a", "the " * 100, ""] * 100, {}, "input[2]"),
     ],
 )
 def test_local_embeddings_invalid_field_returns_400_with_param(
@@ -140,12 +146,83 @@ def test_local_embeddings_invalid_field_returns_400_with_param(
     assert (got.status, error["code"], error["param"]) == (400, "invalid_request", param), got.body
 
 
-@pytest.mark.parametrize("texts", ["the " * bert.CONTEXT, ["a", "the " * bert.CONTEXT]])
-def test_local_embeddings_too_long_text_returns_400_without_retry(local: Gateway, texts: Any) -> None:
+@pytest.mark.parametrize(
+    ("texts", "param"),
+    [
+        ("the " * bert.CONTEXT, "input"),
+        (["the " * bert.CONTEXT], "input[0]"),
+        (["a"] * 7 + ["the " * bert.CONTEXT, "a"], "input[7]"),
+    ],
+)
+def test_local_embeddings_too_long_text_returns_400_that_names_it(local: Gateway, texts: Any, param: str) -> None:
     got = embed(local, texts)
     error = got.json["error"]
     assert (got.status, error["code"], got.headers["x-svc-attempts"]) == (400, "invalid_request", "1"), got.body
-    assert f"input ({bert.CONTEXT + 2} tokens) is larger" in error["message"]
+    expected = f"`{param}` is longer than the context window of this model, {bert.CONTEXT} tokens"
+    assert (error["param"], error["message"]) == (param, f"{expected}: it has {bert.CONTEXT + 2} tokens.")
+
+
+@pytest.mark.parametrize("name", ["encoding_format", "dimensions", "user"])
+def test_local_embeddings_null_is_the_same_as_absent(local: Gateway, name: str) -> None:
+    got = embed(local, TEXTS, **{name: None})
+    assert vectors(got) == vectors(embed(local, TEXTS))
+    assert "x-svc-dropped" not in got.headers
+
+
+def test_local_embeddings_field_that_llama_cpp_rejects_gets_message_of_the_gateway(local: Gateway) -> None:
+    got = embed(local, "a", embd_normalize="two")
+    error = got.json["error"]
+    assert (got.status, error["code"]) == (400, "invalid_request"), got.body
+    assert error["message"].startswith("The model of this machine cannot process this request.")
+    local.logged("json.exception", timeout=20)
+
+
+def test_local_embeddings_divided_request_equals_single_requests(local: Gateway) -> None:
+    texts = [*TEXTS, *("the gate " * count for count in range(1, 60)), *TEXTS]
+    expected = [vectors(embed(local, [text]))[0] for text in texts]
+    for encoding in ("float", "base64"):
+        got = embed(local, texts, encoding_format=encoding)
+        rows = vectors(got)
+        if encoding == "base64":
+            rows = [list(struct.unpack(f"<{len(expected[0])}f", base64.b64decode(row))) for row in rows]
+        assert rows == expected
+        assert [row["index"] for row in got.json["data"]] == list(range(len(texts)))
+    tokens = sum(embed(local, text).json["usage"]["prompt_tokens"] for text in texts)
+    assert got.json["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    entry = entry_of(local, got.headers["x-request-id"])
+    assert (entry["prompt_tokens"], entry["attempts"], entry["status"]) == (tokens, 1, "ok")
+
+
+def test_local_embeddings_short_requests_overtake_a_long_one(local: Gateway) -> None:
+    other = create(local, "--name", "short texts")["key"]
+    assert embed(local, "a").status == 200
+    with local.raw(timeout=120) as long:
+        long.send(request_bytes("POST", "/v1/embeddings", {"model": MODEL, "input": LONG_BATCH}, key=local.key))
+        for key in (local.key, other) * 3:
+            assert embed(local, "a", key=key).status == 200
+        readable, _, _ = select.select([long.socket], [], [], 0)
+        assert not readable, "the long request was complete before the short ones"
+        got = long.read()
+    assert len(set(map(tuple, vectors(got)))) == 1
+    assert len(got.json["data"]) == len(LONG_BATCH)
+
+
+def test_local_embeddings_full_queue_returns_429_to_its_key_only(local: Gateway) -> None:
+    other = create(local, "--name", "another")["key"]
+    assert embed(local, "a").status == 200
+    with contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(local.raw(timeout=60)) for _ in range(MAX_QUEUE // 2 + 1)]
+        for raw in raws:
+            raw.send(request_bytes("POST", "/v1/embeddings", {"model": MODEL, "input": LONG_BATCH}, key=local.key))
+        readable, _, _ = select.select([raw.socket for raw in raws], [], [], 30)
+        (refused,) = [raw.read() for raw in raws if raw.socket in readable]
+        error = refused.json["error"]
+        assert (refused.status, error["type"], error["code"]) == (429, "rate_limit_error", "rate_limit_exceeded")
+        assert "(queue)" in error["message"]
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert "x-should-retry" not in refused.headers
+        assert embed(local, "a", key=other).status == 200
+    until(lambda: embed(local, "a").status == 200, 30)  # the clients of the long requests have left
 
 
 def test_local_embedding_model_in_other_endpoints_returns_400_with_its_endpoint(local: Gateway) -> None:
@@ -169,9 +246,8 @@ def test_local_embeddings_count_for_limits(local: Gateway) -> None:
 
 def test_local_embeddings_abandoned_batch_stops(local: Gateway) -> None:
     assert embed(local, "a").status == 200
-    batch = ["the " * 100] * 2048
     with local.raw(timeout=60) as raw:
-        raw.send(request_bytes("POST", "/v1/embeddings", {"model": MODEL, "input": batch}, key=local.key))
+        raw.send(request_bytes("POST", "/v1/embeddings", {"model": MODEL, "input": LONG_BATCH}, key=local.key))
         time.sleep(0.3)
     begun = time.monotonic()
     assert embed(local, "a").status == 200

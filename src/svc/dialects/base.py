@@ -29,6 +29,7 @@ class ModelProfile:
 
     __slots__ = (
         "has_responses",
+        "input_window",
         "lacks_features",
         "max_output_tokens",
         "model",
@@ -44,6 +45,7 @@ class ModelProfile:
         max_output_tokens: int | None = None,
         overrides: UpstreamOverrides | None = None,
         has_responses: bool = False,
+        input_window: int = 0,
     ) -> None:
         overrides = overrides or UpstreamOverrides()
         self.model = model
@@ -52,6 +54,11 @@ class ModelProfile:
         self.overrides = overrides
         self.has_responses = has_responses
         """Whether the upstream also serves the Responses API."""
+        self.input_window = input_window
+        """Tokens of the longest input of a model of this machine, or 0 for a provider's model.
+
+        Requests to such a model are divided into parts, and its errors get messages of the gateway.
+        """
         self.stream_usage: bool = overrides.stream_usage
         """Whether the upstream supports `stream_options.include_usage`."""
         self.lacks_features = not (overrides.image_input and overrides.forced_tools)
@@ -84,10 +91,40 @@ class RequestBody:
         self.raw = raw
 
 
+class RequestParts(ABC):
+    """A request to a model of this machine in parts, which the model processes one after the other.
+
+    Between the parts, the model serves other requests.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """The number of parts."""
+
+    @abstractmethod
+    def encode_part(self, number: int) -> bytes:
+        """Return the body of a part. Numbers start at 0."""
+
+    @abstractmethod
+    def add_response(self, number: int, raw: bytes) -> None:
+        """Keep the response to a part. Raises ProviderFailed if it is malformed."""
+
+    @abstractmethod
+    def join_responses(self) -> bytes:
+        """Return the response to the whole request, once each part has one."""
+
+    @abstractmethod
+    def name_input(self, number: int, raw: bytes) -> bytes:
+        """Return the body of an error response to a part, with the field of the whole request as its `param`."""
+
+
 class EncodedRequest:
     """A request in the dialect of the upstream."""
 
-    __slots__ = ("body", "dropped_fields", "header_lines", "local_response")
+    __slots__ = ("body", "dropped_fields", "header_lines", "local_response", "parts")
 
     dropped_fields: tuple[str, ...]
     """Names of the client's fields that were dropped or changed."""
@@ -97,17 +134,22 @@ class EncodedRequest:
     local_response: EncodedResponse | None
     """The response, if the gateway makes it itself. The request is then not sent."""
 
+    parts: RequestParts | None
+    """The parts that are sent instead of `body`, to a backend with a queue."""
+
     def __init__(
         self,
         body: bytes,
         dropped_fields: tuple[str, ...] = (),
         header_lines: tuple[bytes, ...] = (),
         local_response: EncodedResponse | None = None,
+        parts: RequestParts | None = None,
     ) -> None:
         self.body = body
         self.dropped_fields = dropped_fields
         self.header_lines = header_lines
         self.local_response = local_response
+        self.parts = parts
 
 
 class EncodedResponse:

@@ -186,8 +186,9 @@ def drop_rejected_fields(body: dict[str, Any], rejects: Collection[str]) -> tupl
             if _drop_from_messages(body, name.removeprefix("messages[].")):
                 dropped.append(name)
         elif name in body:
-            reject_shaping_field(name, body.pop(name))
-            if name != "stream_options":
+            value = body.pop(name)
+            reject_shaping_field(name, value)
+            if value is not None and name != "stream_options":
                 dropped.append(name)
     return tuple(dropped)
 

@@ -236,6 +236,7 @@ def test_admin_usage_filters_by_key_and_time_range(gateway: Gateway, admin: Admi
     assert len(admin("GET", "/v1/admin/usage?by=key&limit=1").json["data"]) == 1
     (one,) = admin("GET", f"/v1/admin/usage?request={rows[0]['request_id']}").json["data"]
     assert one.pop("cost_formula") == "(11 x 0.15 + 7 x 0.6) / 1000000"
+    assert [term["name"] for term in one.pop("cost_terms")] == ["input tokens", "output tokens"]
     assert one == rows[0]
     assert admin("GET", "/v1/admin/usage?request=req_0").json["data"] == []
     for wrong in ("by=colour", "since=yesterday", "until=x", "limit=0", "sinse=1h", "request=", "request=r&by=key"):
@@ -284,7 +285,7 @@ def test_admin_providers_failing_model_shows_open_breaker(
     assert {"gpt-4o", "gpt-4-turbo"} < set(states)
     limits = admin("GET", "/v1/admin/limits").json
     assert limits["defaults"] == {"rpm": 500, "tpm": None}
-    assert set(limits["reached"]) == {"rpm", "tpm", "concurrency", "budget", "upstream"}
+    assert set(limits["reached"]) == {"rpm", "tpm", "concurrency", "budget", "queue", "upstream"}
 
 
 def test_admin_limits_show_current_usage_of_keys(start_gateway: StartGateway, provider_a: FakeProvider) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from svc.dialects import openai
 from svc.dialects.base import EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
+from svc.dialects.openai.embedding_parts import divide_request
 from svc.dialects.openai.embeddings import check_supported, decode_response, decode_routing_info
 from svc.dialects.request_passthrough import pass_through_request
 from svc.dialects.routing_info import RoutingInfo
@@ -19,7 +20,10 @@ class _EmbeddingsUpstream(Codec):
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
         check_supported(body, profile.overrides)
-        return pass_through_request(body, routing_info, profile, ask_usage=False)
+        encoded = pass_through_request(body, routing_info, profile, ask_usage=False)
+        if profile.input_window:
+            encoded.parts = divide_request(encoded.body, profile.input_window)
+        return encoded
 
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return decode_response(raw)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 from svc.gateway.local_model.runtime import LocalModelRuntime
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend, build_backends
+from svc.gateway.routing.fair_queue import FairQueue
 from svc.gateway.routing.providers import build_provider
 from svc.gateway.routing.router import Router
 from svc.gateway.upstream.pool import UpstreamPool
@@ -41,6 +42,8 @@ class LocalModels:
         self._on_change = on_change
         self._settings = settings
         self._backends: dict[str, Backend] = {}
+        self._queues: dict[str, FairQueue] = {}
+        """The queues of embedding models. A queue outlives the backend and the process of its model."""
         self._watch_task: asyncio.Task[None] | None = None
         self._folders_state: tuple[int, ...] = ()
         self._reload_requested = asyncio.Event()
@@ -93,7 +96,11 @@ class LocalModels:
             ),
         )
         provider = build_provider(entry, LOOPBACK_BASE_URL, self.runtime.api_key, local_model=model.name)
-        return build_backends(provider)[0]
+        backend = build_backends(provider)[0]
+        if model.kind == "embedding":
+            backend.queue = self._queues.setdefault(model.name, FairQueue(f"The model {model.name}"))
+            backend.queue.configure(slots=self.runtime.slots(model.name), size=self._settings.local.max_queue)
+        return backend
 
     def start_watching(self) -> None:
         """Notice models that are added or removed while the gateway runs."""

@@ -97,7 +97,7 @@ class _Entry:
         return (self.options and self.options.max_output_tokens) or DEFAULT_LOCAL_MAX_TOKENS
 
     @property
-    def _slots(self) -> int:
+    def slots(self) -> int:
         """The concurrent requests. An embedding model has one, so that a text always gets the same vector."""
         if self.options and self.options.parallel:
             return self.options.parallel
@@ -128,7 +128,7 @@ class _Entry:
             model_path=str(self.model.path),
             key=api_key,
             context=self.context_window,
-            slots=self._slots,
+            slots=self.slots,
             max_tokens=self.max_output_tokens,
             sampling=sampling,
             threads=(options and options.threads) or inference_thread_count(),
@@ -219,6 +219,10 @@ class LocalModelRuntime:
         """Return the context window of a model, and its maximum number of output tokens."""
         entry = self._entries[name]
         return entry.context_window, entry.max_output_tokens
+
+    def slots(self, name: str) -> int:
+        """Return the number of requests that a model serves at a time."""
+        return self._entries[name].slots
 
     def _describe(self, name: str, entry: _Entry) -> LocalModelStatus:
         pid = entry.supervisor.pid if entry.supervisor else None

@@ -202,7 +202,12 @@ _UPSTREAM_ACTION: Final = "Wait, add another account of the provider, or configu
 _OTHER_ACTION: Final = "Look up the request id in the log of the gateway."
 
 
+_QUEUE_ACTION: Final = "Wait, send fewer requests at the same time, or raise max_queue in [local] or [speech]."
+
+
 def _advise_refusal(limit: str | None, code: str | None) -> str:
+    if limit == "queue":
+        return _QUEUE_ACTION
     return _UPSTREAM_ACTION if limit == "upstream" else _REFUSAL_ACTIONS.get(code or "", _OTHER_ACTION)
 
 

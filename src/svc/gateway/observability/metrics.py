@@ -22,7 +22,7 @@ from svc.resilience import BreakerState
 
 MAX_METRIC_SERIES: Final = 2000
 MAX_ATTEMPT_LABEL_SETS: Final = 2000
-LIMIT_NAMES: Final = ("rpm", "tpm", "concurrency", "budget", "upstream")
+LIMIT_NAMES: Final = ("rpm", "tpm", "concurrency", "budget", "queue", "upstream")
 _BUCKET_UPPER_BOUNDS: Final = list(LATENCY_BUCKETS_SECONDS)
 
 

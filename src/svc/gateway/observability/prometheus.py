@@ -47,7 +47,10 @@ METRIC_HELP: Final = {
     ),
     "svc_retries_total": ("counter", "Attempts after the first of a request, by provider and model of the attempt."),
     "svc_fallbacks_total": ("counter", "Requests that a model other than the requested one served."),
-    "svc_limits_reached_total": ("counter", "Requests rejected by a limit: rpm, tpm, concurrency, budget, upstream."),
+    "svc_limits_reached_total": (
+        "counter",
+        "Requests rejected by a limit: rpm, tpm, concurrency, budget, queue, upstream.",
+    ),
     "svc_cache_hits_total": ("counter", "Requests served from the cache."),
     "svc_cache_misses_total": ("counter", "Requests whose response was not in the cache."),
     "svc_cache_bytes": ("gauge", "Bytes of cached responses in memory."),

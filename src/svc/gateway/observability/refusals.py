@@ -69,7 +69,7 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     """The code of the error."""
     limit: str | None
-    """The limit that was reached: `rpm`, `tpm`, `concurrency`, `budget` or `upstream`. Null for another error."""
+    """The limit: `rpm`, `tpm`, `concurrency`, `budget`, `queue` or `upstream`. Null for another error."""
     message: str
     """The message of the error, as the client received it."""
     latency_ms: float | None

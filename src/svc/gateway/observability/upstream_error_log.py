@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, SvcError
+from svc.errors import InvalidRequest, ModelNotFound, SvcError
 
 log = logging.getLogger("svc.gateway")
 
@@ -26,11 +26,14 @@ class UpstreamErrorLog:
         """The time of the last log line of each kind, and the number of repetitions since then."""
 
     def log_error(self, provider: str, error: SvcError, request_id: str, now: float) -> None:
-        """Log an error. `now` is loop time. An invalid request has level INFO, and repetitions are not suppressed."""
-        if isinstance(error, InvalidRequest | ModelNotFound):
+        """Log an error. `now` is loop time. An invalid request has level INFO, and repetitions are not suppressed.
+
+        If only the log has the reason of an error, its level is WARNING.
+        """
+        reason = error.reason
+        if isinstance(error, InvalidRequest | ModelNotFound) and not reason:
             log.info("request %s: %s: %s", request_id, provider, _to_single_line(error.message))
             return
-        reason = error.reason if isinstance(error, ProviderFailed) else ""
         text = _to_single_line(f"{error.message} ({reason})" if reason else error.message)
         kind = (provider, error.message[:SIMILAR_MESSAGE_CHARS], reason)
         last, suppressed = self._last_logged.get(kind, (-REPEAT_INTERVAL_SECONDS, 0))

@@ -39,6 +39,7 @@ from svc.gateway.routing.strategies import BackendLoad
 from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.pool import UpstreamPool
+from svc.gateway.upstream.queued_call import QueuedCall
 from svc.gateway.upstream.splice import Splice, StreamSink
 from svc.wire.usage import TokenUsage
 
@@ -175,11 +176,31 @@ class Attempt(ResponseReceiver):
         now: float,
         forwarded_head: ForwardedHead | None = None,
         trace_context: bytes = b"",
+        key_id: str = "",
     ) -> None:
-        """Send the request. `now` is loop time in seconds. `trace_context` are the header lines of the trace."""
+        """Send the request. `now` is loop time in seconds. `trace_context` are the header lines of the trace.
+
+        With a queue, the backend gets the request when it is the turn of the key.
+        """
         self.sent_at = self.silent_since = now
         self.deadline = now + self._first_byte_timeout
         path = self._codec.upstream_path
+        queue = self.backend.queue
+        if queue is not None:
+            queued_call = QueuedCall(
+                upstream,
+                self.backend,
+                path,
+                encoded,
+                self,
+                key_id,
+                stream=self._is_stream,
+                forwarded=forwarded_head,
+                trace_context=trace_context,
+            )
+            self._call = queued_call
+            queued_call.enqueue(queue)
+            return
         self._call = upstream.send(
             self.backend,
             path,
@@ -237,7 +258,7 @@ class Attempt(ResponseReceiver):
             self._abort(timeout_failure("to send its response: it is slower than routing.min_pace"))
             return
         call = self._call
-        if call is not None and call.awaits_load:
+        if call is not None and call.is_waiting:
             self.deadline = now + self._first_byte_timeout
             return
         splice = self._splice
@@ -357,8 +378,10 @@ class Attempt(ResponseReceiver):
         if self._owner is None:
             return
         if self.http_status != 200:
-            body = self._collected_body()
-            self._fail(classify_error_response(self._codec, self.http_status, self.response_headers, body))
+            body, is_local = self._collected_body(), bool(self.backend.origin.local_model)
+            self._fail(
+                classify_error_response(self._codec, self.http_status, self.response_headers, body, is_local=is_local)
+            )
         elif self._is_stream and self._transform is not None:
             self._end_stream(self._transform)
         else:

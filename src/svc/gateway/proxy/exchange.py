@@ -292,6 +292,10 @@ class Exchange(RetryOwner):
 
     # RetryOwner
 
+    @property
+    def key_id(self) -> str:
+        return self._api_key.id
+
     def on_silence(self) -> None:
         if self.is_streaming and self._is_event_stream:
             self._sink.write_keep_alive(self._endpoint.keep_alive_event)

@@ -53,6 +53,11 @@ class RetryOwner(ABC):
     trace_context: bytes
     """The header lines of the client's trace, which are forwarded to every backend."""
 
+    @property
+    @abstractmethod
+    def key_id(self) -> str:
+        """The id of the client's key. Backends with a queue divide their time between keys."""
+
     @abstractmethod
     def on_response(self, response: EncodedResponse, now: float) -> None:
         """Handle a complete response that is not a stream. `now` is loop time in seconds."""
@@ -183,6 +188,12 @@ class RetryLoop(AttemptOwner):
     def _attempt_current_backend(self, now: float) -> None:
         self._retry_timer = None
         backend = self._backends[self._backend_index]
+        if backend.queue is not None:
+            refusal = backend.queue.find_refusal(self._owner.key_id)
+            if refusal is not None:
+                self._context.load_balancer.record_abandoned(backend)
+                self._advance_backend(AttemptFailure(refusal, RetryDecision.NEXT_BACKEND))
+                return
         encoded = self._encode_request(backend)
         self.dropped_fields = encoded.dropped_fields
         if encoded.local_response is not None:
@@ -228,7 +239,10 @@ class RetryLoop(AttemptOwner):
             forwarded_head = ForwardedHead(b"", encoded.header_lines)
             if backend.kind == "speech" and backend.provider_name == EMBEDDED_PROVIDER:
                 trace_context = b"%bx-request-id: %b\r\n" % (trace_context, request_id.encode())
-        attempt.send(context.upstream, encoded, now, forwarded_head, trace_context)
+        if backend.queue is None:
+            attempt.send(context.upstream, encoded, now, forwarded_head, trace_context)
+        else:
+            attempt.send(context.upstream, encoded, now, forwarded_head, trace_context, self._owner.key_id)
         if self._interrupted_attempt is not None:
             attempt.silent_since = self._interrupted_attempt.silent_since
         if context.load_balancer.strategies.tracks_load:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from svc.dialects.base import Dialect, ModelProfile
+from svc.gateway.routing.fair_queue import FairQueue
 from svc.gateway.routing.providers import Provider, UpstreamOrigin
 from svc.settings import ModelSettings
 
@@ -27,6 +28,7 @@ class Backend:
         "profile",
         "provider",
         "provider_name",
+        "queue",
         "request_head",
     )
 
@@ -41,7 +43,11 @@ class Backend:
         name = model.upstream_id or model.id
         overrides = provider.dialect.model_overrides(name, provider.overrides)
         self.profile = ModelProfile(
-            name, max_output_tokens=model.max_output_tokens, overrides=overrides, has_responses=provider.has_responses
+            name,
+            max_output_tokens=model.max_output_tokens,
+            overrides=overrides,
+            has_responses=provider.has_responses,
+            input_window=model.context_window if provider.local_model else 0,
         )
         self.origin = upstream_origin(provider)
         self.request_head = build_request_head(provider, name)
@@ -50,6 +56,8 @@ class Backend:
         """The number of the account, from 1, or 0 if the provider has one account."""
         self.account_backends: tuple[Backend, ...] = ()
         """The model at each account, if the provider has several. A request goes to one of these."""
+        self.queue: FairQueue | None = None
+        """Where requests wait for their turn, if a server of this machine divides its time between keys."""
 
     def __repr__(self) -> str:
         return f"Backend({self.model_id} at {self.provider_name})"  # without the credentials in the request head

@@ -12,6 +12,7 @@ import msgspec
 from svc.dialects.endpoint import Codec
 from svc.dialects.upstream_errors import credentials_rejected_error
 from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
+from svc.gateway.routing.local_errors import describe_local_error
 from svc.resilience import Backoff, parse_retry_after
 
 MAX_RETRY_WAIT_SECONDS: Final = 2.0
@@ -27,8 +28,6 @@ _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
     rf"|missing data required for {_INPUT_KIND_PATTERN} input",
     re.IGNORECASE,
 )
-_TOO_LARGE_INPUT: Final = "too large to process"
-"""llama.cpp's status 500 for a text that exceeds the batch size, which is a little more than the context window."""
 
 
 class RetryDecision(enum.Enum):
@@ -59,11 +58,6 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
         return AttemptFailure(
             InvalidRequest(f"This model does not support {kind} input.", param="messages"), RetryDecision.GIVE_UP
         )
-    if status == 500 and message is not None and _TOO_LARGE_INPUT in message:
-        return AttemptFailure(
-            InvalidRequest("The input is longer than the context window of the model.", param="input"),
-            RetryDecision.GIVE_UP,
-        )
     if status in (400, 413, 422):
         return AttemptFailure(
             InvalidRequest(message or "The provider rejected the request as malformed."), RetryDecision.GIVE_UP
@@ -90,15 +84,33 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
     )
 
 
-def classify_error_response(codec: Codec, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> AttemptFailure:
-    """Return the failure for a complete error response. Its status, type and headers may be forwarded."""
+def classify_error_response(
+    codec: Codec, status: int, headers: Mapping[bytes, bytes], raw: bytes, *, is_local: bool = False
+) -> AttemptFailure:
+    """Return the failure for a complete error response. Its status, type and headers may be forwarded.
+
+    `is_local`: a model of this machine sent it, so that the client gets the gateway's own message.
+    """
     message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
+    if is_local:
+        return _describe_local_failure(failure, status, raw)
     if isinstance(failure.error, InvalidRequest):
         failure.error.param = failure.error.param or codec.decode_error_param(raw)
     failure.error.upstream = codec.decode_upstream_error(status, headers, raw)
     if failure.error.upstream is not None and message:
         failure.error.message = message
+    return failure
+
+
+def _describe_local_failure(failure: AttemptFailure, status: int, raw: bytes) -> AttemptFailure:
+    if isinstance(failure.error, InvalidRequest) and failure.error.param == "messages":  # an unsupported kind of input
+        return failure
+    described = describe_local_error(status, raw)
+    if described is not None:
+        return AttemptFailure(described, RetryDecision.GIVE_UP)
+    if isinstance(failure.error, ModelNotFound):
+        failure.error.message = "The model of this machine does not serve this request."
     return failure
 
 

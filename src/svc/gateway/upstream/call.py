@@ -83,11 +83,16 @@ class UpstreamCall:
     connection: CallConnection | None = None
     connect_task: asyncio.Task[None] | None = None
     awaits_load: bool = False
-    """Whether the request waits until a model of this machine is loaded. No timeout of the attempt runs meanwhile."""
+    """Whether the request waits until a model of this machine is loaded."""
 
     def __init__(self, receiver: ResponseReceiver, request_parts: tuple[bytes, ...]) -> None:
         self.receiver: ResponseReceiver | None = receiver
         self.request_parts = request_parts
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing was sent yet, because this machine is not ready. No timeout of the attempt runs meanwhile."""
+        return self.awaits_load
 
     def cancel(self) -> None:
         """Cancel the call and close its connection. No callback follows."""

@@ -1,0 +1,72 @@
+"""Describes errors of llama.cpp's server to the client of a model of this machine, in the gateway's own words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from svc.dialects.upstream_errors import decode_error_object, extract_message
+from svc.errors import InvalidRequest
+
+_TOO_LONG_TYPE: Final = "exceed_context_size_error"
+_TOO_LONG_MESSAGE: Final = re.compile(
+    r"too large to process|is larger than the max context size|exceeds the available context size|context size", re.I
+)
+_TOKEN_COUNT: Final = re.compile(r"(?:input|request) \((\d+) tokens\)")
+_WINDOW: Final = re.compile(r"context size \((\d+) tokens\)")
+_REASONS: Final = (
+    (
+        re.compile(r"grammar|json_schema|\bschema\b", re.I),
+        "The model of this machine cannot enforce this JSON schema. Use a simpler one.",
+        "response_format",
+    ),
+    (
+        re.compile(r"jinja|chat.?template|alternat|system role", re.I),
+        "The chat template of this model does not accept this order or kind of messages.",
+        "messages",
+    ),
+    (re.compile(r"empty", re.I), "The input is empty.", None),
+)
+"""A pattern of llama.cpp's message, the gateway's message, and the field. None means that of the error."""
+_OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
+
+
+def describe_local_error(status: int, raw: bytes) -> InvalidRequest | None:
+    """Return the error for an invalid request, with llama.cpp's message as `reason`. None for others."""
+    error = decode_error_object(raw)
+    message = extract_message(error) or ""
+    details: dict[str, Any] = error if isinstance(error, dict) else {}
+    is_too_long = details.get("type") == _TOO_LONG_TYPE or _TOO_LONG_MESSAGE.search(message) is not None
+    if status not in (400, 413, 422) and not is_too_long:
+        return None
+    param = details.get("param")
+    param = param if isinstance(param, str) else None
+    if is_too_long:
+        return _describe_length(details, message, param)
+    described = _describe_reason(message, param)
+    described.reason = message[:300]
+    return described
+
+
+def _describe_length(details: dict[str, Any], message: str, param: str | None) -> InvalidRequest:
+    tokens, window = _find_count(details, "n_prompt_tokens", message), _find_count(details, "n_ctx", message)
+    subject = f"`{param}`" if param else "The request"
+    size = f"{subject} is longer than the context window of this model"
+    size += f", {window} tokens" if window else ""
+    return InvalidRequest(f"{size}: it has {tokens} tokens." if tokens else f"{size}.", param=param)
+
+
+def _find_count(details: dict[str, Any], name: str, message: str) -> int:
+    """Return a number of tokens from a field of the error, or else from its message. 0 if it has none."""
+    value = details.get(name)
+    if type(value) is int:
+        return value
+    match = (_TOKEN_COUNT if name == "n_prompt_tokens" else _WINDOW).search(message)
+    return int(match[1]) if match is not None else 0
+
+
+def _describe_reason(message: str, param: str | None) -> InvalidRequest:
+    for pattern, text, field in _REASONS:
+        if pattern.search(message):
+            return InvalidRequest(text, param=field or param)
+    return InvalidRequest(_OTHER_REASON, param=param)
