@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 import wave
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.processes import environment_of
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway, run_gateway
 
+OTHER_KEY = "test-key-of-another"
 ESPEAK, PIPER = "espeak-en-us", "piper-joe-en-us"
 FOX = "The quick brown fox jumps over the lazy dog."
 TWO_SENTENCES = f"Hello world, this is a test. {FOX}"
@@ -44,10 +47,11 @@ def speaker(tmp_path_factory: pytest.TempPathFactory, voices: Path) -> Iterator[
         yield running
 
 
-def post(gateway: Gateway, **fields: Any) -> httpx2.Response:
+def post(gateway: Gateway, *, key: str = KEY, **fields: Any) -> httpx2.Response:
     body = {"model": ESPEAK, "input": FOX, "voice": "alloy", **fields}
-    headers = {"authorization": f"Bearer {KEY}"}
-    return httpx2.post(f"{gateway.address}/v1/audio/speech", json=body, headers=headers, timeout=60, trust_env=False)
+    headers = {"authorization": f"Bearer {key}"}
+    url = f"{gateway.address}/v1/audio/speech"
+    return httpx2.post(url, json=body, headers=headers, timeout=60, trust_env=False)
 
 
 def pcm_seconds(gateway: Gateway, **fields: Any) -> float:
@@ -167,26 +171,50 @@ def test_speech_recognition_model_and_voice_name_their_endpoints(speaker: Gatewa
     assert "POST /v1/audio/speech" in upload.json()["error"]["message"]
 
 
-def test_speech_disconnect_frees_the_voice_and_busy_voice_returns_429(tmp_path: Path, voices: Path) -> None:
-    config = "[speech]\nmax_syntheses = 1\ndefault_voice = 'none'\n"
-    with run_gateway(tmp_path, config, SVC_REGISTRY_ROOT=str(voices)) as gateway:
-        body = {"model": PIPER, "input": LONGEST, "voice": "alloy", "response_format": "wav"}  # takes half a minute
-        headers = {"authorization": f"Bearer {KEY}"}
-        url = f"{gateway.address}/v1/audio/speech"
-        with (
-            httpx2.Client(trust_env=False, timeout=30) as client,
-            client.stream("POST", url, json=body, headers=headers) as slow,
-        ):
-            chunks = slow.iter_raw(1000)
-            next(chunks)
-            busy = post(gateway)
-        error = busy.json()["error"]
-        assert (busy.status_code, error["code"]) == (429, "rate_limit_exceeded")
-        assert "in use" in error["message"]
-        assert int(busy.headers["retry-after"]) >= 1
-        left_at = time.monotonic()
-        assert post(gateway).status_code == 200
-        assert time.monotonic() - left_at < 15  # the voice has not spoken the whole text
+@pytest.fixture(scope="module")
+def two_voices_at_a_time(tmp_path_factory: pytest.TempPathFactory, voices: Path) -> Iterator[Gateway]:
+    config = "[speech]\nmax_syntheses = 2\nmax_queue = 4\ndefault_voice = 'none'\n"
+    environ = {"SVC_REGISTRY_ROOT": str(voices), "SVC_API_KEYS": f"{KEY},{OTHER_KEY}"}
+    with run_gateway(tmp_path_factory.mktemp("queue"), config, **environ) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def speaking(gateway: Gateway) -> Iterator[httpx2.Response]:
+    """Have the longest text spoken, which takes half a minute, until the context ends."""
+    body = {"model": PIPER, "input": LONGEST, "voice": "alloy", "response_format": "wav"}
+    headers, url = {"authorization": f"Bearer {KEY}"}, f"{gateway.address}/v1/audio/speech"
+    with (
+        httpx2.Client(trust_env=False, timeout=60) as client,
+        client.stream("POST", url, json=body, headers=headers) as response,
+    ):
+        chunks = response.iter_raw(1000)  # without a reference to it, the response would be closed
+        assert len(next(chunks)) > 0
+        yield response
+
+
+def test_speech_key_with_long_texts_delays_no_other_key_and_gets_429(two_voices_at_a_time: Gateway) -> None:
+    gateway = two_voices_at_a_time
+    with speaking(gateway) as long, ThreadPoolExecutor(2) as threads:
+        requests = {threads.submit(post, gateway) for _ in range(2)}  # the key leaves one of the two voices to others
+        (refused,), (waiting,) = wait(requests, 30, FIRST_COMPLETED)
+        response = refused.result()
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == (429, "rate_limit_exceeded")
+        assert "(queue)" in error["message"]
+        assert int(response.headers["retry-after"]) >= 1
+        assert "x-should-retry" not in response.headers
+        assert post(gateway, key=OTHER_KEY).status_code == 200
+        assert not waiting.done()
+        long.close()
+        assert waiting.result(30).status_code == 200
+
+
+def test_speech_disconnect_frees_the_voice(two_voices_at_a_time: Gateway) -> None:
+    for _ in range(4):  # more than can be in the queue
+        with speaking(two_voices_at_a_time):
+            pass
+    assert post(two_voices_at_a_time).status_code == 200
 
 
 def test_speech_crash_of_the_voice_is_reported_and_recovered(tmp_path: Path, voices: Path) -> None:
@@ -214,6 +242,19 @@ def test_speech_voice_that_is_added_is_offered_without_restart(tmp_path: Path) -
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert response.status_code == 200
+
+
+def test_speech_default_voice_that_is_added_is_loaded_without_a_request(tmp_path: Path) -> None:
+    root = tmp_path / "registry"
+    config = f"[speech]\ndefault_voice = '{ESPEAK}'\n"
+    with run_gateway(tmp_path, config, SVC_REGISTRY_ROOT=str(root)) as gateway:
+        assert voice_process(gateway) == 0
+        material.add_bundle(ESPEAK, root)
+        deadline = time.monotonic() + 30
+        while voice_process(gateway) == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert post(gateway).status_code == 200
 
 
 def test_sdk_speak_returns_complete_audio(speaker: Gateway) -> None:

@@ -33,7 +33,7 @@ RESTART_SETTINGS = {
     "console": ("enabled",),
     "telemetry": ("level", "log", "access_log_file", "content"),
     "local": ("enabled",),
-    "speech": ("workers", "max_sessions", "default_voice", "max_syntheses"),
+    "speech": ("workers", "max_sessions", "default_voice", "max_syntheses", "max_queue"),
 }
 """Settings, by table, that a single process reads at its start only."""
 

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, build_backends
+from svc.gateway.routing.fair_queue import FairQueue
 from svc.gateway.routing.providers import build_provider
-from svc.settings import ModelSettings, ProviderSettings, Settings
+from svc.settings import ModelSettings, ProviderSettings, Settings, SpeechSettings
 from svc.speech.metrics import SpeechMetrics
 from svc.speech.synthesis.catalog import InstalledVoice, VoiceCatalog, open_catalog
 from svc.speech.synthesis.process import VoiceProcess
@@ -31,13 +32,15 @@ _IGNORED_FIELDS = ("instructions",)
 async def run_voices(
     settings: Settings, context: GatewayContext, metrics: SpeechMetrics
 ) -> AsyncIterator[OfferedVoices]:
-    """Offer the installed voices until the context ends. Their process starts with the first request."""
+    """Offer the installed voices until the context ends.
+
+    Their process starts with the first request, or as soon as the default voice is installed, which it then loads.
+    """
     root = settings.registry_root
     process = VoiceProcess(root, settings.speech.max_syntheses, metrics.record_work)
     voices = OfferedVoices(context, open_catalog(root), process)
     await voices.refresh()
-    default_voice = settings.speech.default_voice
-    process.start(preload=default_voice if default_voice in voices.names else "")
+    process.start()
     refresh_task = asyncio.create_task(voices.keep_current(), name="voice list")
     try:
         yield voices
@@ -53,6 +56,7 @@ class OfferedVoices:
     def __init__(self, context: GatewayContext, catalog: VoiceCatalog, process: VoiceProcess) -> None:
         self._context, self._catalog, self._process = context, catalog, process
         self._offered: list[InstalledVoice] = []
+        self._queue = _create_queue(context.config.current.settings.speech)
 
     @property
     def names(self) -> set[str]:
@@ -94,6 +98,9 @@ class OfferedVoices:
         if found == self._offered:
             return
         previous_names, self._offered = self.names, found
+        default_voice = self._context.config.current.settings.speech.default_voice
+        if default_voice in self.names - previous_names:
+            self._process.preload(default_voice)
         self._context.router.remove_local_models(previous_names)
         entry = ProviderSettings(
             name=EMBEDDED_PROVIDER,
@@ -101,8 +108,18 @@ class OfferedVoices:
             quirks=UpstreamOverrides(rejects=_IGNORED_FIELDS),
         )
         backends = build_backends(build_provider(entry, self._process.base_url, self._process.key))
+        for backend in backends:
+            backend.queue = self._queue
         self._context.router.put_backends(backends)
         self._context.ledger.prices.set_configured_prices(backends)
+
+
+def _create_queue(settings: SpeechSettings) -> FairQueue:
+    """Return the queue of all voices, in which a key leaves one synthesis to others."""
+    queue = FairQueue("Text to speech")
+    slots = settings.max_syntheses
+    queue.configure(slots=slots, slots_per_key=max(1, slots - 1), size=settings.max_queue)
+    return queue
 
 
 def _model_settings(voice: InstalledVoice) -> ModelSettings:

@@ -1,6 +1,6 @@
-"""Starts the process that speaks at its first connection, and again after it exits.
+"""Starts the process that speaks at its first connection or for a voice to load, and again after it exits.
 
-    idle ── connection ──> running ── process exits ──> backoff (0.5 s to 30 s) ──> idle
+    idle ── connection, preload ──> running ── process exits ──> backoff (0.5 s to 30 s) ──> idle
 
 The gateway owns the listening socket and the process inherits it. So the address never changes, and connections wait in
 the socket's queue until the process accepts them. `stop` kills the process.
@@ -53,16 +53,26 @@ class VoiceProcess:
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(_LISTEN_BACKLOG)
         self._task: asyncio.Task[None] | None = None
-        self._is_watching = False
+        self._process: Process | None = None
+        self._preload_requested = asyncio.Event()
+        self._preload_voice = ""
 
     @property
     def base_url(self) -> str:
         """`http://127.0.0.1:PORT/v1`."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
 
-    def start(self, preload: str = "") -> None:
-        """Start the process at the first connection, or now if a voice is to be loaded."""
-        self._task = asyncio.create_task(self._supervise(preload), name="voices")
+    def start(self) -> None:
+        """Start the process at the first connection, or as soon as a voice is to be loaded."""
+        self._task = asyncio.create_task(self._supervise(), name="voices")
+
+    def preload(self, voice: str) -> None:
+        """Load a voice before its first request. Starts the process unless it runs."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(f"{voice}\n".encode())
+        else:
+            self._preload_voice = voice
+            self._preload_requested.set()
 
     async def stop(self) -> None:
         """Kill the process and close the socket."""
@@ -72,15 +82,14 @@ class VoiceProcess:
             await asyncio.gather(task, return_exceptions=True)
         self._listener.close()
 
-    async def _supervise(self, preload: str) -> None:
+    async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
         early_exits = 0
-        if not preload:
-            await self._wait_for_connection()
         while True:
+            await self._wait_for_work()
             started_at = loop.time()
             try:
-                status = await self._run_process(preload)
+                status = await self._run_process()
             except OSError as error:
                 status = f"{type(error).__name__}: {error}"
             if loop.time() - started_at > VOICE_STABLE_UPTIME_SECONDS:
@@ -89,24 +98,17 @@ class VoiceProcess:
             log.warning("the process that speaks exited (%s). It starts again in %.1f s at the earliest", status, delay)
             await asyncio.sleep(delay)
             early_exits += 1
-            preload = ""
-            await self._wait_for_connection()
 
-    async def _wait_for_connection(self) -> None:
+    async def _wait_for_work(self) -> None:
+        """Wait for a connection, or for a voice to load."""
         loop = asyncio.get_running_loop()
-        connected: asyncio.Future[None] = loop.create_future()
-
-        def on_readable() -> None:
-            if not connected.done():
-                connected.set_result(None)
-
-        loop.add_reader(self._listener, on_readable)
+        loop.add_reader(self._listener, self._preload_requested.set)
         try:
-            await connected
+            await self._preload_requested.wait()
         finally:
             loop.remove_reader(self._listener)
 
-    async def _run_process(self, preload: str) -> str:
+    async def _run_process(self) -> str:
         """Run the process until it exits. Return its exit status for the log."""
         descriptor = self._listener.fileno()
         work_socket, child_socket = socket.socketpair()
@@ -120,7 +122,9 @@ class VoiceProcess:
                 start_new_session=True,  # Ctrl-C must not kill it: the gateway completes its responses first
             )
             work_task = asyncio.create_task(self._read_work(work_socket.dup()), name="voice work")
-        self.pid = process.pid
+        self.pid, self._process = process.pid, process
+        preload, self._preload_voice = self._preload_voice, ""
+        self._preload_requested.clear()
         options = VoiceServerOptions(
             descriptor=descriptor,
             work_descriptor=work_descriptor,
@@ -136,7 +140,7 @@ class VoiceProcess:
             await process.stdin.drain()
             return f"status {await process.wait()}"
         finally:
-            self.pid = None
+            self.pid = self._process = None
             work_task.cancel()
             await asyncio.gather(work_task, return_exceptions=True)
             await _kill(process)

@@ -1,8 +1,8 @@
 """The process that speaks: loaded voices behind `POST /v1/audio/speech` on a loopback address.
 
 `python -m svc.speech.synthesis.server` reads one line of JSON (`VoiceServerOptions`) from stdin, and serves on the
-socket that it inherits. It exits when stdin is closed, so that it never outlives the gateway. The gateway calls it like
-any other provider.
+socket that it inherits. Each further line is the name of a voice to load. It exits when stdin is closed, so that it
+never outlives the gateway. The gateway calls it like any other provider.
 
 A request is spoken in a thread, one part after the other. The event loop takes the next part when the gateway has read
 the previous one, and stops when the gateway closes the connection.
@@ -45,7 +45,7 @@ MAX_LOADED_VOICES = 4
 """Voices in memory. The one that was used least recently is unloaded for another."""
 MAX_REQUEST_BYTES = 1 << 20
 BUSY_RETRY_SECONDS = 1
-"""The `retry-after` of a request that finds no free thread. The gateway waits so long, and tries again."""
+"""The `retry-after` of a request that finds no free place. The gateway waits so long, and tries again."""
 VOICES_BUSY_CODE = "voices_busy"
 KEEP_ALIVE_SECONDS = 90
 """Longer than the gateway keeps an idle connection."""
@@ -91,20 +91,23 @@ class VoiceApp:
         self._options = options
         self._voices = LoadedVoices(Path(options.registry_root))
         self._threads = ThreadPoolExecutor(options.max_requests, thread_name_prefix="voice")
-        self._free_threads = options.max_requests
+        # A request can begin while a part of an abandoned one is still being spoken.
+        self._free_places = 2 * options.max_requests
         self._work_socket = socket.socket(fileno=options.work_descriptor)
         self._work_socket.setblocking(False)
 
-    def preload(self) -> None:
-        """Load the voice of the options in a thread. A failure is only logged: a request will report it."""
-        if self._options.preload:
-            self._threads.submit(self._preload)
+    def preload(self, name: str) -> None:
+        """Load a voice in a thread. A failure is only logged: a request will report it."""
+        if name:
+            threading.Thread(target=self._preload, args=(name,), daemon=True).start()
 
-    def _preload(self) -> None:
+    def _preload(self, name: str) -> None:
         try:
-            self._voices.get(self._options.preload)
+            self._voices.get(name)
         except SvcError as error:
-            log.warning("the voice %s cannot be loaded: %s", self._options.preload, error.message)
+            log.warning("the voice %s cannot be loaded: %s", name, error.message)
+        except Exception:  # boundary: a request will report it
+            log.exception("the voice %s cannot be loaded", name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request. An exception after the head closes the connection, so that the audio is incomplete."""
@@ -114,7 +117,7 @@ class VoiceApp:
         try:
             http_request = Request(scope, receive)
             request = await self._read_request(http_request)
-            if self._free_threads <= 0:
+            if self._free_places <= 0:
                 await response.send_busy()
                 return
             request_id = http_request.headers.get("x-request-id", "")
@@ -153,7 +156,7 @@ class VoiceApp:
     async def _speak(
         self, request: SpeechRequest, receive: Receive, response: _SpeechResponse, timer: SpeechWorkTimer
     ) -> None:
-        self._free_threads -= 1
+        self._free_places -= 1
         chunks = self._synthesize(request, timer)
         loop = asyncio.get_running_loop()
         disconnected = asyncio.create_task(_wait_for_disconnect(receive), name="voice-client")
@@ -177,7 +180,7 @@ class VoiceApp:
         finally:
             disconnected.cancel()
             await asyncio.gather(disconnected, next_chunk, return_exceptions=True)  # a part cannot be interrupted
-            self._free_threads += 1
+            self._free_places += 1
             self._report(timer.finish())
 
     def _synthesize(self, request: SpeechRequest, timer: SpeechWorkTimer) -> Iterator[bytes | None]:
@@ -233,11 +236,14 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-def _exit_with_parent() -> None:
-    """Exit when stdin is closed. Threads of libraries may still run, and there is nothing to save."""
+def _read_commands(app: VoiceApp) -> None:
+    """Load the voices that the gateway names. Exit when stdin is closed.
+
+    Threads of libraries may still run then, and there is nothing to save.
+    """
     with contextlib.suppress(OSError):
-        while os.read(0, 1024):
-            pass
+        for line in sys.stdin.buffer:
+            app.preload(line.decode("utf-8", "replace").strip())
     os._exit(0)
 
 
@@ -247,8 +253,8 @@ def main() -> None:
     telemetry.configure_child()
     options = msgspec.json.decode(sys.stdin.buffer.readline(), type=VoiceServerOptions)
     os.nice(options.nice)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
     app = VoiceApp(options)
+    threading.Thread(target=_read_commands, args=(app,), daemon=True).start()
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -258,7 +264,7 @@ def main() -> None:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
-    app.preload()
+    app.preload(options.preload)
     with socket.socket(fileno=options.descriptor) as listener:
         asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
 
