@@ -178,6 +178,10 @@ class _StreamReceiver(ResponseReceiver):
     def __init__(self, call: QueuedCall) -> None:
         self._call = call
 
+    def on_connected(self, seconds: float) -> None:
+        if self._call.receiver is not None:
+            self._call.receiver.on_connected(seconds)
+
     def on_resend(self) -> None:
         if self._call.receiver is not None:
             self._call.receiver.on_resend()
