@@ -5,10 +5,18 @@ from __future__ import annotations
 import binascii
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta
 
+from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
 
+MAX_INTEGER: Final = 2**31 - 1
+"""The maximum of an integer that has no other limit."""
+CalledName = Annotated[str, Meta(min_length=1, max_length=512)]
+"""The name of a tool in an earlier call. It can differ from all tools, since models make mistakes."""
+MediaType = Annotated[str, Meta(max_length=128, pattern="^[\\w.+-]+/[\\w.+-]+\\Z")]
+"""A media type without parameters, as in a data URL."""
 MAX_METADATA_KEY_CHARS: Final = 64
 """The limit of OpenAI's APIs (platform.openai.com/docs/api-reference/responses/create)."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default"]
@@ -17,6 +25,17 @@ FunctionName = Annotated[str, Meta(min_length=1, pattern="^[a-zA-Z0-9_-]{1,64}\\
 """The name of a function in OpenAI's APIs (platform.openai.com/docs/api-reference/chat/create)."""
 AnthropicToolName = Annotated[str, Meta(min_length=1, pattern="^[a-zA-Z0-9_-]{1,128}\\Z")]
 """The name of a tool in Anthropic's API (docs.anthropic.com, "Tool use")."""
+
+
+class _CacheControl(msgspec.Struct):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+def check_cache_control(value: dict[str, Any] | None, path: str) -> None:
+    """Check Anthropic's `cache_control` of a part or a tool at `path`. Raises InvalidRequest."""
+    if value is not None:
+        convert_client_value(value, _CacheControl, f"{path}.cache_control".removeprefix("."))
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from svc.dialects.request_values import check_base64, check_link
+from svc.dialects.request_values import MediaType, check_base64, check_link
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
 from svc.wire.chat import DocumentPart
@@ -19,7 +19,7 @@ FILES_BETA_HEADER_LINE: Final = b"anthropic-beta: files-api-2025-04-14"
 
 class _DocumentSource(msgspec.Struct):
     type: str
-    media_type: str | None = None
+    media_type: MediaType | None = None
     data: str | None = None
     url: str | None = None
     file_id: str | None = None

@@ -9,9 +9,18 @@ import msgspec
 from msgspec import Meta
 
 from svc.dialects.anthropic.documents import decode_document
-from svc.dialects.anthropic.request_rules import check_cache_control, check_hints, check_thinking, check_tool_names
+from svc.dialects.anthropic.request_rules import check_hints, check_thinking, check_tool_names
 from svc.dialects.anthropic.request_schema import MAX_REQUESTED_TOKENS
-from svc.dialects.request_values import AnthropicToolName, Effort, check_base64, check_link
+from svc.dialects.request_values import (
+    MAX_INTEGER,
+    AnthropicToolName,
+    CalledName,
+    Effort,
+    MediaType,
+    check_base64,
+    check_cache_control,
+    check_link,
+)
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -33,9 +42,13 @@ from svc.wire.chat import (
 NonEmptyText = Annotated[str, Meta(min_length=1)]
 
 
+class _Citations(msgspec.Struct):
+    enabled: bool | None = None
+
+
 class _ImageSource(msgspec.Struct):
     type: str
-    media_type: str | None = None
+    media_type: MediaType | None = None
     data: str | None = None
     url: str | None = None
 
@@ -51,7 +64,7 @@ class _RequestBlock(msgspec.Struct):
     signature: str | None = None
     data: str | None = None
     id: str | None = None
-    name: str | None = None
+    name: CalledName | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: Any = None
@@ -101,7 +114,7 @@ class _RequestBody(msgspec.Struct):
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
     stop_sequences: list[NonEmptyText] | None = None
     tools: list[_RequestTool] | None = None
     tool_choice: _RequestToolChoice | None = None
@@ -208,6 +221,8 @@ def _decode_parts(content: str | list[_RequestBlock], path: str) -> list[Content
 def _decode_block(block: _RequestBlock, path: str) -> list[ContentPart]:
     """Decode a block to one part, or to the parts of a document that consists of blocks."""
     check_cache_control(block.cache_control, path)
+    if block.citations is not None:
+        convert_client_value(block.citations, _Citations, f"{path}.citations")
     source = block.source
     if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
         content_type: Any = str | list[_RequestBlock]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from svc.dialects.request_values import check_metadata
+from svc.dialects.request_values import MAX_INTEGER, check_cache_control, check_metadata
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
 from svc.wire.chat import ChatMessage, ChatRequest, ToolCall, ToolDefinition, ToolResult
@@ -22,26 +22,21 @@ UNLIMITED_TOP_K: Final = -1
 """Some servers of the OpenAI dialect take this `top_k` as no limit, which is the default."""
 
 
-class _CacheControl(msgspec.Struct):
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
 class _Thinking(msgspec.Struct):
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, Meta(le=MAX_INTEGER)] | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
 class _HintFields(msgspec.Struct):
     service_tier: Literal["auto", "standard_only"] | None = None
-    cache_control: _CacheControl | None = None
+    cache_control: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
     inference_geo: str | None = None
 
 
 class _OpenAIHints(msgspec.Struct):
-    seed: int | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     logprobs: bool | None = None
@@ -50,20 +45,16 @@ class _OpenAIHints(msgspec.Struct):
     store: bool | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
-    verbosity: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
 
 
 def check_hints(fields: dict[str, Any]) -> None:
     """Check the fields that are left out because no other dialect has them. Raises InvalidRequest."""
-    convert_client_value(fields, _HintFields, "")
-
-
-def check_cache_control(value: dict[str, Any] | None, path: str) -> None:
-    """Check the `cache_control` of a block or a tool at `path`. Raises InvalidRequest."""
-    if value is not None:
-        convert_client_value(value, _CacheControl, f"{path}.cache_control")
+    check_cache_control(convert_client_value(fields, _HintFields, "").cache_control, "")
 
 
 def check_thinking(thinking: dict[str, Any] | None, max_tokens: int, *, has_tools: bool) -> None:
@@ -103,8 +94,8 @@ def check_openai_request(request: ChatRequest, max_tokens: int) -> None:
     check_metadata(convert_client_value(request.extra, _OpenAIHints, "").metadata)
     check_tool_names(request.tools, "function.name")
     check_thinking(request.thinking, max_tokens, has_tools=bool(request.tools))
-    if request.top_k is not None and request.top_k < UNLIMITED_TOP_K:
-        raise InvalidRequest("`top_k` must be at least 0.", param="top_k")
+    if request.top_k is not None and not UNLIMITED_TOP_K <= request.top_k <= MAX_INTEGER:
+        raise InvalidRequest(f"`top_k` must be from 0 to {MAX_INTEGER}.", param="top_k")
     choice = request.tool_choice
     if choice is not None and choice.mode == "tool" and all(tool.name != choice.name for tool in request.tools):
         path = "tool_choice.function.name"

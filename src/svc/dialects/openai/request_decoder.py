@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
 from svc.dialects.openai.request_schema import MAX_REQUESTED_TOKENS, StreamOptions
-from svc.dialects.request_values import Effort, FunctionName, check_base64
+from svc.dialects.request_values import CalledName, Effort, FunctionName, check_base64, check_cache_control
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -47,7 +47,7 @@ class _RequestPart(msgspec.Struct):
 
 
 class _CalledFunction(msgspec.Struct):
-    name: Annotated[str, Meta(min_length=1)]
+    name: CalledName
     arguments: str = ""
 
 
@@ -173,6 +173,7 @@ _TOOL_CHOICE_WORDS: Final[Any] = Literal["auto", "none", "required"]
 
 
 def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
+    check_cache_control(message.cache_control, path)
     if message.role == "function":
         raise InvalidRequest(
             "The provider of this model does not support the role `function`; use `tool`.", param=f"{path}.role"
@@ -199,6 +200,7 @@ def _decode_parts(message: _RequestMessage, path: str) -> list[ContentPart]:
 
 
 def _decode_part(part: _RequestPart, path: str) -> ContentPart:
+    check_cache_control(part.cache_control, path)
     if part.type in ("text", "input_text") and part.text is not None:
         return TextPart(part.text, part.cache_control)
     if part.type == "refusal" and part.refusal is not None:
@@ -246,7 +248,9 @@ def _decode_thinking(message: _RequestMessage) -> list[ContentPart]:
 def _decode_tool_calls(message: _RequestMessage, path: str) -> list[ContentPart]:
     parts: list[ContentPart] = [RefusalPart(message.refusal)] if message.refusal else []
     for index, call in enumerate(message.tool_calls or []):
-        function = _require_function(call.function, call.type, f"{path}.tool_calls[{index}]")
+        call_path = f"{path}.tool_calls[{index}]"
+        check_cache_control(call.cache_control, call_path)
+        function = _require_function(call.function, call.type, call_path)
         parts.append(ToolCall(call.id, function.name, function.arguments, call.cache_control))
     return parts
 
@@ -263,6 +267,8 @@ def _require_function(definition: T | None, tool_type: str, path: str) -> T:
 
 def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
     definition = _require_function(tool.function, tool.type, path)
+    check_cache_control(tool.cache_control, path)
+    check_cache_control(definition.cache_control, f"{path}.function")
     return ToolDefinition(
         definition.name,
         definition.description,

@@ -6,13 +6,14 @@ together. The output of a call follows the message with the call, which other AP
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
 from svc.dialects.openai.response_codec import CUSTOM_INPUT_PREFIX, CUSTOM_INPUT_SUFFIX, escape_json_text
-from svc.dialects.request_values import check_base64, check_link
+from svc.dialects.request_values import CalledName, check_base64, check_link
 from svc.dialects.responses.reasoning import decode_thinking
 from svc.dialects.responses.tools import flatten_name
 from svc.dialects.validation import convert_client_value
@@ -52,7 +53,7 @@ _DECODED_ITEMS: Final = frozenset(
 
 
 class _TypedItem(msgspec.Struct):
-    type: str | None = None
+    type: Annotated[str, Meta(max_length=64)] | None = None
     role: str | None = None
     id: str | None = None
     call_id: str | None = None
@@ -63,11 +64,13 @@ class _Part(msgspec.Struct):
     text: str | None = None
     refusal: str | None = None
     image_url: str | None = None
-    detail: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
     file_id: str | None = None
     file_data: str | None = None
     file_url: str | None = None
     filename: str | None = None
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
 
 
 class _Item(msgspec.Struct):
@@ -76,8 +79,10 @@ class _Item(msgspec.Struct):
     content: str | list[_Part] | None = None
     id: str | None = None
     call_id: str | None = None
-    name: str | None = None
-    namespace: str | None = None
+    name: CalledName | None = None
+    namespace: Annotated[str, Meta(max_length=512)] | None = None
+    status: str | None = None
+    summary: list[dict[str, Any]] | None = None
     arguments: str | None = None
     input: str | None = None
     output: str | list[_Part] | None = None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from svc.dialects.request_values import MAX_METADATA_KEY_CHARS, FunctionName, check_metadata, metadata_path
+from svc.dialects.request_values import MAX_INTEGER, MAX_METADATA_KEY_CHARS, FunctionName, check_metadata, metadata_path
 from svc.dialects.responses.request_schema import ResponsesBody
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
@@ -50,7 +50,7 @@ class _LimitedFields(msgspec.Struct):
     text: _LimitedText | None = None
     reasoning: _LimitedReasoning | None = None
     include: list[_IncludedValue] | None = None
-    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=MAX_CACHE_KEY_CHARS)] | None = None
 

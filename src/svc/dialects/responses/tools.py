@@ -10,9 +10,10 @@ Public documents: platform.openai.com/docs/guides/function-calling, and openresp
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from svc.dialects.request_values import FunctionName
 from svc.dialects.tool_names import shorten_tool_name
@@ -31,7 +32,7 @@ _CHOICE_MODES: Final[Any] = Literal["auto", "none", "required"]
 
 
 class _TypedTool(msgspec.Struct):
-    type: str
+    type: Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class _FunctionTool(msgspec.Struct):
@@ -42,8 +43,8 @@ class _FunctionTool(msgspec.Struct):
 
 
 class _CustomFormat(msgspec.Struct):
-    type: str
-    syntax: str | None = None
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
     definition: str | None = None
 
 

@@ -91,7 +91,7 @@ WRONG_FIELDS: dict[str, list[dict[str, Any]]] = {
         )
     ],
     "thinking.display": [{"thinking": {"type": "adaptive", "display": "all"}}],
-    "top_k": [{"top_k": value} for value in (-1, "5", 1.5, [])],
+    "top_k": [{"top_k": value} for value in (-1, "5", 1.5, [], 2**31)],
     "service_tier": [{"service_tier": value} for value in (5, "", "fast", HUGE, {})],
     "metadata": [{"metadata": value} for value in ("u1", 5, [])],
     "metadata.user_id": [{"metadata": {"user_id": value}} for value in (5, ["u1"])],
@@ -128,10 +128,14 @@ WRONG_BLOCKS: list[tuple[str, list[Any]]] = [
     ("messages[0].content[0].type", [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]),
     ("messages[1].content[0].id", [USER, {"role": "assistant", "content": [{**CALL, "id": ""}]}]),
     ("messages[1].content[0].name", [USER, {"role": "assistant", "content": [{**CALL, "name": ""}]}]),
+    ("messages[1].content[0].name", [USER, {"role": "assistant", "content": [{**CALL, "name": HUGE}]}]),
     *(
         (f"messages[0].content[0].{field}", [{"role": "user", "content": [block]}])
         for field, block in (
             ("source", {"type": "image"}),
+            ("source.media_type", {"type": "image", "source": {"type": "base64", "media_type": HUGE, "data": "AAAA"}}),
+            ("source.media_type", {"type": "image", "source": {"type": "base64", "media_type": "png", "data": "AAAA"}}),
+            ("citations.enabled", {"type": "document", "citations": {"enabled": "yes"}}),
             ("source.url", {"type": "image", "source": {"type": "url", "url": "file:///x"}}),
             ("source.url", {"type": "document", "source": {"type": "url", "url": "x"}}),
             (
@@ -216,7 +220,21 @@ def encode_chat(**fields: Any) -> dict[str, Any]:
         ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": 512}}),
         ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": 4096}}),
         ("top_k", {"top_k": -2}),
+        ("top_k", {"top_k": 2**31}),
         ("seed", {"seed": "7"}),
+        ("seed", {"seed": 2**63}),
+        ("prediction", {"prediction": "x"}),
+        ("web_search_options", {"web_search_options": True}),
+        ("tools[0].cache_control.type", {"tools": [{**FUNCTION, "cache_control": {"type": 5}}]}),
+        ("messages[0].cache_control.ttl", {"messages": [{**USER, "cache_control": {"type": "ephemeral", "ttl": 5}}]}),
+        (
+            "messages[0].content[0].cache_control.type",
+            {"messages": [{"role": "user", "content": [{**TEXT, "cache_control": {}}]}]},
+        ),
+        (
+            "messages[0].tool_calls[0].function.name",
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": HUGE}}]}]},
+        ),
         ("presence_penalty", {"presence_penalty": 3}),
         ("frequency_penalty", {"frequency_penalty": "1"}),
         ("logprobs", {"logprobs": 1}),
@@ -226,7 +244,7 @@ def encode_chat(**fields: Any) -> dict[str, Any]:
         ("metadata", {"metadata": "x"}),
         ("metadata.a", {"metadata": {"a": 1}}),
         ("service_tier", {"service_tier": 5}),
-        ("verbosity", {"verbosity": 5}),
+        ("verbosity", {"verbosity": "chatty"}),
         ("prompt_cache_key", {"prompt_cache_key": 5}),
         ("safety_identifier", {"safety_identifier": 5}),
         ("messages[1].tool_call_id", {"messages": [USER, {"role": "tool", "tool_call_id": "c1", "content": "x"}]}),

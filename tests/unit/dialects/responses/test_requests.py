@@ -19,6 +19,8 @@ FUNCTION: dict[str, Any] = {"type": "function", "name": "now"}
 SEARCH: dict[str, Any] = {"type": "web_search"}
 IMAGE = {"type": "input_image", "image_url": "data:image/tiff;base64,AAAA"}
 ARCHIVE = {"type": "input_file", "file_data": "data:application/zip;base64,UEs="}
+CALL = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "noon"}
 LINK = {"type": "input_file", "file_url": "https://d.example/a.pdf"}
 
 
@@ -39,7 +41,14 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "model": [None, 1, "", "m" * 513],
     "input": [None, 1, "", [], {}, True],
     "input[0]": [["text"], [None], [1]],
-    "input[0].type": [[{}], [{"type": 1}], [{"type": ""}], [{"type": "new_item"}], [{"content": "Hi"}]],
+    "input[0].type": [
+        [{"type": "x" * 100 + "_call"}],
+        [{}],
+        [{"type": 1}],
+        [{"type": ""}],
+        [{"type": "new_item"}],
+        [{"content": "Hi"}],
+    ],
     "input[0].role": [[{"type": "message", "content": "Hi"}], [{"role": "tool", "content": "Hi"}], [{"role": 1}]],
     "instructions": [1, ["Be brief."], {}],
     "stream": ["true", 1],
@@ -48,7 +57,7 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "top_p": [-0.1, 1.1, "1"],
     "tools": [{}, "x"],
     "tools[0]": [["x"], [None]],
-    "tools[0].type": [[{}], [{"type": None}], [{"type": 1}]],
+    "tools[0].type": [[{"type": ""}], [{"type": "x" * 65}], [{}], [{"type": None}], [{"type": 1}]],
     "tool_choice": [1, True, "any", [FUNCTION]],
     "parallel_tool_calls": ["true", 1],
     "text": ["x", []],
@@ -132,6 +141,16 @@ def test_request_wrong_value_names_field(param: str, value: Any) -> None:
         ("arguments", {"type": "function_call", "call_id": "c", "name": "now", "arguments": {}}),
         ("namespace", {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}", "namespace": 1}),
         ("input", {"type": "custom_tool_call", "call_id": "c", "name": "note"}),
+        ("name", {**CALL, "name": "n" * 513}),
+        ("namespace", {**CALL, "namespace": "n" * 513}),
+        ("status", {**CALL, "status": 5}),
+        ("summary", {"type": "reasoning", "summary": "x"}),
+        ("summary[0]", {"type": "reasoning", "summary": ["x"]}),
+        ("content[0].detail", {"role": "user", "content": [{**IMAGE, "detail": "best"}]}),
+        (
+            "content[0].annotations",
+            {"role": "assistant", "content": [{"type": "output_text", "text": "x", "annotations": {}}]},
+        ),
         ("call_id", {"type": "function_call_output", "output": "x"}),
         ("call_id", {"type": "function_call_output", "call_id": "c", "output": "x"}),
         ("call_id", {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}),
@@ -167,6 +186,8 @@ def test_request_wrong_input_item_names_field(param: str, item: dict[str, Any]) 
         ("tools[1].name", [FUNCTION, FUNCTION]),
         ("tools[0].name", [{"type": "custom"}]),
         ("tools[0].format", [{"type": "custom", "name": "x", "format": "lark"}]),
+        ("tools[0].format.type", [{"type": "custom", "name": "x", "format": {"type": "xml"}}]),
+        ("tools[0].format.syntax", [{"type": "custom", "name": "x", "format": {"type": "grammar", "syntax": "bnf"}}]),
         ("tools[0].format.definition", [{"type": "custom", "name": "x", "format": {"type": "text", "definition": 1}}]),
         ("tools[0].tools", [{"type": "namespace", "name": "crm"}]),
         ("tools[0].tools[0].name", [{"type": "namespace", "name": "crm", "tools": [{"type": "function"}]}]),
@@ -317,10 +338,6 @@ def test_request_reasoning_of_unknown_origin_is_left_out(encrypted: str) -> None
     built = encode(anthropic.dialect, input=[{"role": "user", "content": "Hi"}, item])
     assert json.loads(built.body)["messages"] == [{"role": "user", "content": "Hi"}]
     assert built.dropped_fields == ()
-
-
-CALL = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
-OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "noon"}
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS, ids=lambda dialect: dialect.name)
