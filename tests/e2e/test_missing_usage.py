@@ -42,18 +42,20 @@ def test_message_without_usage_states_estimate_of_ledger(
     check_estimate(gateway, got.headers["x-request-id"], message.usage)
 
 
-@pytest.mark.parametrize("size", [0, 7, 1000], ids=["one chunk", "small chunks", "large chunks"])
+@pytest.mark.parametrize("size", [None, 0, 7, 1000], ids=["one event", "one chunk", "small chunks", "large chunks"])
 @pytest.mark.parametrize("end", ["end mark", "no end mark", "closed"])
 def test_message_stream_without_usage_states_estimate_of_ledger(
-    gateway: Gateway, anthropic_client: anthropic.Anthropic, provider_a: FakeProvider, size: int, end: str
+    gateway: Gateway, anthropic_client: anthropic.Anthropic, provider_a: FakeProvider, size: int | None, end: str
 ) -> None:
-    whole = b"".join(openai_wire.stream(TEXT, usage=False, done=end == "end mark"))
+    events = openai_wire.stream(TEXT, usage=False, done=end == "end mark")
     ending: dict[str, Any] = {"end": fin()} if end == "closed" else {}
-    provider_a.plays(sse([whole], split_at=size or len(whole), **ending))
+    split_at = sum(map(len, events)) if size == 0 else size  # the splice forwards single events
+    provider_a.plays(sse(events, split_at=split_at, every=0.002 if size is None else 0, **ending))
     with anthropic_client.messages.stream(model=GPT, max_tokens=500, messages=HI) as stream:
         message = stream.get_final_message()
         request_id = stream.response.headers["x-request-id"]
     assert message.stop_reason == "end_turn"
+    assert message.usage.output_tokens > 100
     check_estimate(gateway, request_id, message.usage)
 
 

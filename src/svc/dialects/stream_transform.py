@@ -40,6 +40,7 @@ class StreamTransform:
         "passthrough_template",
         "request_body",
         "request_id",
+        "spliced_tokens",
         "usage",
         "usage_is_estimated",
     )
@@ -67,6 +68,8 @@ class StreamTransform:
         """The gateway's request id, for the error of a dialect that has one there."""
         self.request_body = b""
         """The body of the request, from which a missing usage is estimated. Empty if the client needs none."""
+        self.spliced_tokens = 0
+        """Estimated tokens of the events that bypassed `feed`, up to the present event. Set with `request_body`."""
         self.passthrough_template: ChunkTemplate | None = None
         """A template for the next event. Set only between two events of a running stream.
 

@@ -131,6 +131,6 @@ class MeteredTranslation(StreamTranslation):
     def _encode_end(self) -> bytes:
         if self.usage is None and self.request_body:
             tokens = estimate_completion_tokens(self._received_bytes, self._sample, self._sample)
-            self.usage, self.usage_is_estimated = billable_usage(None, self.request_body, tokens)
+            self.usage, self.usage_is_estimated = billable_usage(None, self.request_body, tokens + self.spliced_tokens)
             self._encoder.encode(UsageUpdate(self.usage))
         return super()._encode_end()

@@ -332,6 +332,8 @@ class Attempt(ResponseReceiver):
             return
         self.received_bytes += len(data)
         self._last_chunk = data
+        if self._request_body:
+            self._count_spliced_tokens(transform)
         try:
             client_bytes = transform.feed(data)
         except SvcError as error:
@@ -445,7 +447,12 @@ class Attempt(ResponseReceiver):
             self._had_activity = True
             self._idle_timeout = DRAIN_TIMEOUT_SECONDS
 
+    def _count_spliced_tokens(self, transform: StreamTransform) -> None:
+        if self._splice is not None:
+            transform.spliced_tokens = self._splice.forwarded_tokens
+
     def _end_stream(self, transform: StreamTransform) -> None:
+        self._count_spliced_tokens(transform)
         try:
             chunk = transform.end()
         except SvcError as error:
@@ -486,6 +493,7 @@ class Attempt(ResponseReceiver):
 
         After the finish reason the completion is whole, so the stream ends normally.
         """
+        self._count_spliced_tokens(transform)
         chunk = transform.fail(error) if transform.finish_reason is None else transform.end()
         if self._owner is not None:
             self._owner.on_attempt_chunk(self, chunk, transform)
