@@ -178,7 +178,7 @@ def test_ledger_attempt_with_a_new_connection_has_its_time(start_gateway: StartG
     gateway = start_gateway()
     got = gateway.chat(stream=stream)
     (attempt,) = entry_of(gateway, got.headers["x-request-id"])["attempts_detail"]
-    assert 0 < attempt["connect_ms"] <= attempt["ms"]
+    assert attempt["connect_ms"] > 0
     assert logged(gateway, got)["attempts_detail"] == [attempt]
 
 

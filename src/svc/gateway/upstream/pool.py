@@ -137,7 +137,7 @@ class UpstreamPool:
         try:
             if origin.local_model:
                 port = await self._load_local_model(origin.local_model, call)
-            started_at = self._loop.time()
+            started_at = time.monotonic()  # the time of the loop stands still within a turn
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._open_connection(origin, port)
         except ProviderFailed as error:
@@ -151,7 +151,7 @@ class UpstreamPool:
         else:
             call.connect_task = None
             if call.receiver is not None:
-                call.receiver.on_connected(self._loop.time() - started_at)
+                call.receiver.on_connected(time.monotonic() - started_at)
             connection.start(call, reused=False)
 
     async def _load_local_model(self, name: str, call: UpstreamCall) -> int:
