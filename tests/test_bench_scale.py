@@ -74,7 +74,8 @@ def test_open_streams_are_arrivals_times_duration() -> None:
 def test_size_more_requests_never_need_less(load: Load) -> None:
     rates = (100, 1_000, 3_000, 10_000, 30_000, 100_000)
     sizes = [size(CALIBRATION, dataclasses.replace(load, requests_per_second=rate), Hardware()) for rate in rates]
-    names = {field.name for field in dataclasses.fields(sizes[0])} - {"requests_per_process", "streams_per_node"}
+    constant = {"requests_per_process", "streams_per_node", "redis_memory_gb"}
+    names = {field.name for field in dataclasses.fields(sizes[0])} - constant
     for name in names:
         values = [getattr(each, name) for each in sizes]
         assert values == sorted(values), name
@@ -104,7 +105,7 @@ def test_model_reproduces_the_measured_points() -> None:
     predicted = report.errors(FOUND, CALIBRATION, ("both", "both, 2 workers"))
     assert len(fitted) + len(predicted) >= 5
     assert statistics.median(fitted) < 0.25
-    assert statistics.median(predicted) < 0.5
+    assert statistics.median(predicted) < 0.25
 
 
 def test_limits_are_in_the_order_in_which_they_break() -> None:

@@ -27,6 +27,7 @@ from bench import ingest, redis_limits
 from bench.compare import kernel
 from bench.compare.__main__ import PINNED, SEED, running_target, wait_until_healthy
 from bench.compare.targets import CLIENT_KEY, ROOT, SVC, target
+from bench.scale.redis_memory import measure_memory
 from tests.fakes.ports import closed_port
 from tests.fakes.redis_server import RedisServer, send_command
 
@@ -95,6 +96,7 @@ def collect(rounds: int, seconds: float) -> Row:
         "when": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": kernel.machine(),
         "program": subprocess.run([str(SVC), "--version"], capture_output=True, text=True, check=True).stdout.strip(),
+        "redis_memory": measure_memory(),
         "rounds": rounds,
         "seconds": seconds,
         "load_average": [round(value, 1) for value in (before[0], os.getloadavg()[0])],

@@ -30,11 +30,14 @@ class Cost:
     """Added to `floor` at a rate near zero."""
     half_rate: float
     """The rate at which half of `extra` is left."""
+    lowest_rate: float = 0.0
+    """The lowest measured rate. Below it, the cost is that of this rate: nothing is known about it."""
     highest_rate: float = math.inf
     """The highest measured rate. The cost is not assumed to fall beyond it."""
 
     def at(self, rate: float) -> float:
-        return self.floor + self.extra / (1 + min(rate, self.highest_rate) / self.half_rate)
+        known_rate = min(max(rate, self.lowest_rate), self.highest_rate)
+        return self.floor + self.extra / (1 + known_rate / self.half_rate)
 
 
 def fit_cost(points: Sequence[Point]) -> Cost:
@@ -48,7 +51,7 @@ def fit_cost(points: Sequence[Point]) -> Cost:
     for step in range(steps + 1):
         half_rate = low * (high / low) ** (step / steps)
         floor, extra = _fit_line([(1 / (1 + rate / half_rate), value) for rate, value in points])
-        cost = Cost(floor, extra, half_rate, max(rates))
+        cost = Cost(floor, extra, half_rate, min(rates), max(rates))
         error = sum((cost.at(rate) / value - 1) ** 2 for rate, value in points)
         if best is None or error < best[0]:
             best = error, cost
@@ -114,6 +117,8 @@ class Calibration:
     postgres_connections: float
     """Per gateway process."""
     redis_connections: float
+    redis_key_bytes: float
+    """Memory of Redis for a key with a request in each second, by 64 processes or fewer."""
 
     def request_us(self, rate: float) -> float:
         """CPU of a gateway process for a request with limits in Redis and the ledger in PostgreSQL."""
@@ -161,13 +166,18 @@ def calibrate(found: dict[str, Any]) -> Calibration:
         idle_stream_us_per_second=statistics.median(row["stream_us_per_second"] for row in found["idle"]),
         postgres_connections=connections["postgres"] / connections["workers"],
         redis_connections=connections["redis"] / connections["workers"],
+        redis_key_bytes=max(row["bytes_per_key"] for row in found["redis_memory"]),
     )
 
 
 def request_points(found: dict[str, Any], setup: str, field: str = "gateway_us") -> list[Point]:
-    """Return the medians of the rounds: requests per second of one process, and microseconds of CPU per request."""
+    """Return the medians of the rounds: requests per second of a processor, and microseconds of CPU per request.
+
+    All workers of the measurement share one processor. While one runs, requests for the others gather, and share their
+    next wakeup. So the cost depends on the rate of the processor, and not on that of each worker.
+    """
     rows = [row for row in found["requests"] if row["setup"] == setup]
-    return [(rate / rows[0]["workers"], value) for rate, value in _medians(rows, "rate", "per_second", field)]
+    return _medians(rows, "rate", "per_second", field)
 
 
 def chunk_points(found: dict[str, Any]) -> list[Point]:
@@ -237,6 +247,7 @@ class Sizing:
     redis_cores: float
     redis_shards: int
     redis_connections: int
+    redis_memory_gb: float
     postgres_cores: float
     postgres_connections: int
     rows_per_second: float
@@ -311,6 +322,7 @@ def size(calibration: Calibration, load: Load, hardware: Hardware) -> Sizing:
         redis_cores=redis_cores,
         redis_shards=shards,
         redis_connections=math.ceil(processes * calibration.redis_connections * shards),
+        redis_memory_gb=load.active_keys * calibration.redis_key_bytes / 1e9,
         postgres_cores=rate * calibration.postgres_us(per_process, share) * MICROSECONDS,
         postgres_connections=math.ceil(processes * calibration.postgres_connections),
         rows_per_second=rate * share,
@@ -326,9 +338,12 @@ def setup_capacity(calibration: Calibration, setup: str, utilization: float) -> 
     return _solve(lambda rate: predict_cores(calibration, setup, 1, rate), utilization)
 
 
-def predict_cores(calibration: Calibration, setup: str, workers: float, rate: float) -> float:
-    """Return the cores of the gateway's processes in a measured setup, at `rate` requests per second in total."""
-    each = rate / workers
+def predict_cores(calibration: Calibration, setup: str, processors: float, rate: float) -> float:
+    """Return the cores of the gateway's processes in a measured setup, at `rate` requests per second in total.
+
+    `processors` are those that the processes run on, with a process or several on each.
+    """
+    each = rate / processors
     cost = {
         "SQLite": calibration.request.at,
         "Redis": calibration.with_redis.at,

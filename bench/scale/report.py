@@ -109,6 +109,11 @@ def _costs(found: Found, calibration: Calibration) -> str:
     for waiting in sorted({row["outstanding"] for row in found["redis"]}):
         some = [row for row in found["redis"] if row["outstanding"] == waiting]
         rows.append(_row(f"Redis, a request, {waiting} waiting", [row["redis_us"] for row in some], "µs"))
+    for row in found["redis_memory"]:
+        processes = "1 process" if row["processes"] == 1 else f"{row['processes']} processes"
+        activity = f"a request in each second, {processes}" if row["is_busy"] else "one request"
+        compact = f", listpack up to {row['compact_fields']}" if row["is_busy"] else ""
+        rows.append(f"| Memory of Redis, a key with {activity}{compact} | {row['bytes_per_key']:,} bytes | – |")
     for keys in sorted({row["keys"] for row in found["ledger"]}):
         some = [row for row in found["ledger"] if row["keys"] == keys]
         name = f"a ledger entry, {keys:,} keys in {SEGMENT_ENTRIES:,} entries"
@@ -128,7 +133,26 @@ def _costs(found: Found, calibration: Calibration) -> str:
         "## Measured costs\n\nA cost is CPU time that the kernel accounted, per operation. All requests are varied, as in\n"
         "[the comparison](compare.md). The third column has the lowest and the highest round.\n\n"
         + "\n".join(rows)
-        + "\n"
+        + "\n\n"
+        + _paragraph(_describe_redis_memory(found))
+    )
+
+
+def _describe_redis_memory(found: Found) -> str:
+    busy = {
+        (row["processes"], row["compact_fields"]): row["bytes_per_key"]
+        for row in found["redis_memory"]
+        if row["is_busy"]
+    }
+    most = max(processes for processes, _ in busy)
+    compact = sorted({fields for _, fields in busy})
+    saved = 1 - busy[most, compact[-1]] / busy[most, compact[0]]
+    return (
+        "A key takes memory in Redis until an hour after its last request. The memory grows with the seconds of the last "
+        "minute that had requests, and with the gateway processes that count for the key. Redis stores a hash of up to "
+        f"`hash-max-listpack-entries` fields compactly. Its default is {compact[0]} since version 7, and was "
+        f"{compact[-1]} before. With {compact[-1]}, a key that {most} processes count takes {_percent(saved)} less memory. "
+        "These bytes do not depend on the load of the machine."
     )
 
 
@@ -155,10 +179,8 @@ def measured_and_calculated(found: Found, calibration: Calibration) -> list[tupl
     """Return setup, requests per second, measured and calculated cores of the gateway, for each rate."""
     rows = []
     for setup in SETUPS:
-        workers = found["connections"][setup]["workers"]
         for rate, value in request_points(found, setup):
-            total = rate * workers
-            rows.append((setup, total, total * value / 1e6, predict_cores(calibration, setup, workers, total)))
+            rows.append((setup, rate, rate * value / 1e6, predict_cores(calibration, setup, 1, rate)))
     return rows
 
 
@@ -166,6 +188,15 @@ def errors(found: Found, calibration: Calibration, setups: tuple[str, ...]) -> l
     """Return the relative error of the model at each measured point of some setups."""
     rows = measured_and_calculated(found, calibration)
     return [abs(calculated / measured - 1) for setup, _, measured, calculated in rows if setup in setups]
+
+
+def _spread(found: Found, rate: int) -> float:
+    """Return how much the highest round exceeds the lowest at a rate, in the setup where it is most."""
+    rows = [
+        [row["gateway_us"] for row in found["requests"] if (row["setup"], row["rate"]) == (setup, rate)]
+        for setup in SETUPS
+    ]
+    return max(max(values) / min(values) - 1 for values in rows)
 
 
 def _comparison(found: Found, calibration: Calibration) -> str:
@@ -185,7 +216,10 @@ def _comparison(found: Found, calibration: Calibration) -> str:
             "calculates the setups with both stores from these, with 1 and with 2 workers. The error there is "
             f"{_percent(statistics.median(others))} in the median and at most {_percent(max(others))}. For chunks it is at "
             f"most {_percent(max(chunks))}. The model does not assume that a cost falls below that of the highest measured "
-            "rate. Here, both workers run on one processor and share its wakeups, which the model does not know."
+            "rate, or rises above that of the lowest. All workers of the measurement run on one processor, whose rate "
+            "decides how many requests share a wakeup. The figures at 100 requests/s differ most, because a wakeup for "
+            "each request costs more while other programs use the caches: the rounds themselves differ by up to "
+            f"{_percent(_spread(found, 100))} there."
         )
         + "\n"
         + "\n".join(rows)
@@ -213,6 +247,7 @@ def _sizing(title: str, text: str, loads: tuple[tuple[str, Load], ...], calibrat
     add("Network, all nodes", [f"{_short(each.network_gbit_per_second)} Gbit/s" for each in sizes])
     add("Redis: cores in use", [_short(each.redis_cores) for each in sizes])
     add("Redis: shards", [f"{each.redis_shards:,}" for each in sizes])
+    add("Redis: memory for the keys", [f"{_short(each.redis_memory_gb)} GB" for each in sizes])
     add("PostgreSQL: cores in use", [_short(each.postgres_cores) for each in sizes])
     add("PostgreSQL: rows/s", [f"{each.rows_per_second:,.0f}" for each in sizes])
     add("PostgreSQL: connections", [f"{each.postgres_connections:,}" for each in sizes])
@@ -350,13 +385,11 @@ def chart(found: Found, calibration: Calibration) -> str:
     parts += _grid(axes, "Cores of the gateway, by requests/s", (100, 1_000, 10_000, 100_000), (0.01, 0.1, 1, 10, 100))
     points = measured_and_calculated(found, calibration)
     for number, setup in enumerate(SETUPS):
-        workers = found["connections"][setup]["workers"]
-
         most = setup_capacity(calibration, setup, HARDWARE.utilization)
 
-        def cores(rate: float, setup: str = setup, workers: int = workers, most: float = most) -> float:
+        def cores(rate: float, setup: str = setup, most: float = most) -> float:
             """A process serves up to the planned share of a core. Beyond, there are more processes."""
-            return predict_cores(calibration, setup, max(workers, rate / most), rate)
+            return predict_cores(calibration, setup, max(1.0, rate / most), rate)
 
         rates = [50 * (100_000 / 50) ** (step / 60) for step in range(61)]
         parts.append(_line([axes.place(rate, cores(rate)) for rate in rates], COLOURS[number]))

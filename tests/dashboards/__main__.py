@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import websockets.exceptions
 import websockets.sync.client
 import yaml
 
@@ -141,13 +142,18 @@ def send_speech(gateway: Gateway, stopping: threading.Event) -> None:
             body = {"model": "espeak-en-us", "input": "One two three.", "voice": "alloy", "response_format": "wav"}
             audio = client.post(f"http://{address}/speech", json=body)
             client.post(f"http://{address}/transcriptions", files={"file": ("a.wav", audio.content)})
-            stream = f"ws://{address}/transcriptions/stream"
-            with websockets.sync.client.connect(stream, additional_headers=authorization, proxy=None) as session:
-                session.send(bytes(32_000))
-                for kind in ("flush", "close"):
-                    session.send(json.dumps({"type": kind}))
-                while json.loads(session.recv(60))["type"] != "closed":
-                    pass
+            with contextlib.suppress(websockets.exceptions.ConnectionClosed):  # the requests above can use up the limit
+                transcribe_live(f"ws://{address}/transcriptions/stream", authorization)
+
+
+def transcribe_live(url: str, headers: dict[str, str]) -> None:
+    """Send a second of silence."""
+    with websockets.sync.client.connect(url, additional_headers=headers, proxy=None) as session:
+        session.send(bytes(32_000))
+        for kind in ("flush", "close"):
+            session.send(json.dumps({"type": kind}))
+        while json.loads(session.recv(60))["type"] != "closed":
+            pass
 
 
 @contextlib.contextmanager
