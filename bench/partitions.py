@@ -75,8 +75,8 @@ def scanned_relations(plan: dict[str, Any]) -> set[str]:
 
 
 def queries(database: PostgresDatabase, month: int) -> dict[str, Callable[[], object]]:
-    """Return what pages of the console read: 24 hours in the middle of a month."""
-    end = start_of_month_ms(round(time.time() * 1000), month) / 1000 + 14 * DAY_SECONDS
+    """Return what pages of the console read: 24 hours in the middle of a month. Usage has a partial hour at each end."""
+    end = start_of_month_ms(round(time.time() * 1000), month) / 1000 + 14.5 * DAY_SECONDS
     position = EntryPosition(round(end * 1000), "")
     day, key = end - DAY_SECONDS, f"key_{7:016x}"
     number = SEGMENTS_PER_MONTH // 2
@@ -89,7 +89,7 @@ def queries(database: PostgresDatabase, month: int) -> dict[str, Callable[[], ob
         "Requests with a rare code, all months": lambda: database.search_entries(
             EntryFilter(code="never"), 0.0, EntryPosition(round(end * 1000), ""), SEARCH
         ),
-        "Usage by model, 24 hours": lambda: database.aggregate_usage("model", since=day, until=end),
+        "Usage by model, 24 hours": lambda: database.aggregate_usage("model", since=day + 60, until=end - 60),
         "Newest 1,000 entries": lambda: database.list_entries(until=end),
         "One request by its id": lambda: database.get_entry(f"req_{month:08x}{number:08x}{7:08x}"),
         "Last use of 200 keys": lambda: database.get_last_used_times([f"key_{each:016x}" for each in range(KEYS)]),
