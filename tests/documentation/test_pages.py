@@ -136,3 +136,12 @@ def test_readme_figure_is_on_its_page_with_command(page: str, text: str, command
     found = (ROOT / page).read_text(encoding="utf-8")
     assert command in found
     assert [number for number in FIGURE.findall(text) if number not in found] == []
+
+
+def test_install_lines_of_the_page_connect_are_in_the_documentation() -> None:
+    """`tests/browser/test_connect.py` compares all lines, in a browser."""
+    source = (ROOT / "console" / "src" / "pages" / "connect" / "clients.ts").read_text(encoding="utf-8")
+    lines = re.findall(r'["`]((?:\(cd|npm|pip) [^"`\\]+)', source)
+    assert len(lines) > 5
+    documented = {line for path in pages() for line in path.read_text(encoding="utf-8").splitlines()}
+    assert not [line for line in lines if line not in documented]

@@ -301,11 +301,11 @@ with svc.Client() as client:
     summary: "@svc/client, the SDK of this gateway for Node.js, browsers and React Native. Save the program as chat.mjs and run: node chat.mjs",
     parts: ({ origin, key, model }) => [
       {
-        title: "Build the package in a clone of the gateway's repository",
-        code: "cd svc/sdk/typescript\nnpm ci --ignore-scripts && npm run build && npm pack",
+        title: "Build the package, in the folder that has your clone of the repository",
+        code: "(cd svc/sdk/typescript && npm ci --ignore-scripts && npm run build && npm pack)",
       },
       {
-        title: "Install it in your project, and set the address and the key",
+        title: "Install it in a project beside the clone, and set the address and the key",
         code: `npm install ../svc/sdk/typescript/svc-client-0.1.0.tgz\nexport SVC_GATEWAY_URL=${origin}/v1\n${exportKey(key)}`,
       },
       {
