@@ -72,7 +72,7 @@ def start(name: str) -> None:
     unit = Unit(name)
     environment = unit.environment()
     user = pwd.getpwnam(unit.one("User", "root"))
-    for key, parent in (("RuntimeDirectory", "/run"), ("StateDirectory", "/var/lib")):
+    for key, parent in (("RuntimeDirectory", "/run"), ("StateDirectory", "/var/lib"), ("LogsDirectory", "/var/log")):
         for folder in unit.one(key).split():
             path = Path(parent, folder)
             path.mkdir(parents=True, exist_ok=True)

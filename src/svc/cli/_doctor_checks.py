@@ -6,7 +6,9 @@ Each check connects as the gateway or registry does, with the same credentials, 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +40,7 @@ OPTIONAL_EXTRAS: Final = {
     "http2": (("h2",), "HTTP/2 in the SDK"),
 }
 """Extra -> its import names, and its purpose."""
+OPENMP_LIBRARY: Final = "libgomp.so.1"
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -53,13 +56,26 @@ def check_extras() -> Iterator[CheckResult]:
     """Report which optional extras are installed."""
     for extra, (modules, purpose) in OPTIONAL_EXTRAS.items():
         missing = [module for module in modules if find_spec(module) is None]
-        if not missing:
+        if extra == "local" and not missing and not _has_openmp():
+            yield CheckResult(f"extra {extra}", "bad", f"{OPENMP_LIBRARY} is missing", "apt-get install libgomp1")
+        elif not missing:
             yield CheckResult(f"extra {extra}", "ok", "installed")
         else:
             detail = f"not installed; needed for {purpose}"
             if len(missing) < len(modules):
                 detail = f"lacks {', '.join(missing)}: needed for {purpose}"
             yield CheckResult(f"extra {extra}", "off", detail, install_command(extra))
+
+
+def _has_openmp() -> bool:
+    """Return whether the library that the embedded model needs on Linux can be loaded."""
+    if sys.platform != "linux":
+        return True
+    try:
+        ctypes.CDLL(OPENMP_LIBRARY)
+    except OSError:
+        return False
+    return True
 
 
 def check_database(settings: Settings) -> CheckResult:

@@ -30,7 +30,7 @@ ENTRY_DELAY_SECONDS: Final = 3.0
 """How long a request of a moment ago can take to appear."""
 _PAUSE_SECONDS: Final = 0.25
 _PHASE_TITLES: Final = {
-    "before_attempts": "before the first attempt",
+    "before_attempts": "before and between attempts",
     "earlier_attempts": "earlier attempts",
     "first_byte": "until the first byte",
     "output": "output",

@@ -51,7 +51,7 @@ function Consumers({ explanation }: { explanation: RequestExplanation }) {
 }
 
 const PHASES: Record<string, string> = {
-  before_attempts: "Before the first attempt",
+  before_attempts: "Before and between attempts",
   earlier_attempts: "Earlier attempts",
   first_byte: "Until the first byte",
   output: "Output",

@@ -28,9 +28,9 @@ class TimePhase(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the time of a request. The phases follow each other."""
 
     name: PhaseName
-    """`before_attempts`: limits, cache and other work before the first attempt. `earlier_attempts`: attempts that did
-    not give the response, and pauses between them. `first_byte`: from the start of the last attempt to its first byte.
-    `output`: the rest of the response."""
+    """`before_attempts`: limits, cache and other work before the first attempt, and pauses between attempts.
+    `earlier_attempts`: attempts that did not give the response. `first_byte`: from the start of the last attempt to its
+    first byte. `output`: the rest of the response."""
     ms: float
     """Milliseconds."""
 
@@ -290,6 +290,10 @@ def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
     shown = _milliseconds(largest.ms)
     match largest.name:
         case "before_attempts":
+            if len(timing.attempts) > 1:
+                text += f" {shown} of it passed before and between the attempts."
+                action = "Retries pause before the next attempt: lower routing.retries, or configure routing.fallbacks."
+                return text, action
             text += f" {shown} of it passed before the first attempt."
             action = "Check Redis and the database that hold the limits, and the load of the gateway: svc doctor."
         case "earlier_attempts":
@@ -301,6 +305,9 @@ def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
             is_late = usual is not None and largest.ms > SLOW_FACTOR * usual.ttfb_ms
             text += " That is late for this provider." if is_late else ""
             action = "Stream the response, shorten the prompt, or set hedge_after for another provider."
+            if entry.completion_tokens and largest.ms > 0.95 * timing.latency_ms:
+                text += f" Without a stream, that includes the output: {entry.completion_tokens} tokens."
+                action = "Stream the response, set a smaller max_tokens, or choose a faster model."
             connect_ms = timing.attempts[-1].connect_ms or 0.0
             if connect_ms > largest.ms / 2:
                 text += f" A new connection took {_milliseconds(connect_ms)} of that."

@@ -17,3 +17,20 @@ def test_explain_entry_slow_connection_is_named(connect_ms: float | None, is_nam
     assert "until the first byte" in explanation.why
     assert ("A new connection took 800 ms of that." in explanation.why) is is_named
     assert explanation.action.startswith("Check DNS") is is_named
+
+
+def test_explain_entry_pauses_between_attempts_are_not_taken_for_slow_limits() -> None:
+    failed = AttemptDetail(provider="p", model="m", outcome="error", code="provider_error", ms=1.0)
+    attempts = [failed, AttemptDetail(provider="p", model="m", outcome="ok", ms=2.0)]
+    entry = make_entry("req_1", latency_ms=440.0, ttfb_ms=440.0, attempts=2, attempts_detail=attempts)
+    explanation = explain_entry(entry, attempts, None)
+    assert "passed before and between the attempts" in explanation.why
+    assert "routing.retries" in explanation.action
+
+
+def test_explain_entry_long_response_without_a_stream_names_its_tokens() -> None:
+    attempt = AttemptDetail(provider="p", model="m", outcome="ok", ms=39_600.0)
+    entry = make_entry("req_1", latency_ms=39_601.0, ttfb_ms=39_600.0, completion_tokens=400)
+    explanation = explain_entry(entry, [attempt], None)
+    assert "400 tokens" in explanation.why
+    assert "max_tokens" in explanation.action
