@@ -8,11 +8,14 @@ product is a defect also when it passes alone.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 TESTS_FAILED: Final = 1
 """The exit status of pytest if tests failed and nothing else is wrong."""
@@ -21,14 +24,16 @@ MAX_REPEATED: Final = 3
 LAST_FAILED: Final = Path(".pytest_cache/v/cache/lastfailed")
 PYTEST: Final = (sys.executable, "-m", "pytest")
 
-STEPS = (
+COMPILE: Final = (sys.executable, "native/compile.py")
+"""Runs beside the steps before the tests, since it uses one core for minutes."""
+STEPS: Final = (
     ("lint: ruff, mypy, imports, prose, documentation site", ("make", "--no-print-directory", "lint")),
-    ("compile the hot path, if it has changed", (sys.executable, "native/compile.py")),
     ("console: build, ESLint, TypeScript", (sys.executable, "console/build.py", "--lint")),
     (
         "TypeScript SDK: types, ESLint, build, size, tests without a gateway",
         (sys.executable, "-m", "tests.typescript_sdk.quick"),
     ),
+    ("compile the hot path, if it has changed; started first", COMPILE),
     # Three processes also on two cores: tests wait half of their time. The tests of a file share servers, so one
     # process runs them all.
     ("tests", (*PYTEST, "--cache-clear", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")),
@@ -38,6 +43,27 @@ STEPS = (
 def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+class Compilation:
+    """A compilation in the background. `output` keeps what it prints until it is waited for."""
+
+    def __init__(self, output: IO[bytes]) -> None:
+        self._output = output
+        self._process = subprocess.Popen(COMPILE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def wait(self) -> int:
+        """Print the output, and return the exit status."""
+        status = self._process.wait()
+        self._output.seek(0)
+        say(self._output.read().decode(errors="replace").rstrip())
+        return status
+
+    def stop(self) -> None:
+        """End it, with the C compiler, unless it has ended."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            self._process.wait()
 
 
 def repeat_failed_tests() -> tuple[int, list[str]]:
@@ -51,12 +77,21 @@ def repeat_failed_tests() -> tuple[int, list[str]]:
 
 
 def main() -> int:
+    with tempfile.TemporaryFile() as output:
+        compilation = Compilation(output)
+        try:
+            return run_steps(compilation)
+        finally:
+            compilation.stop()
+
+
+def run_steps(compilation: Compilation) -> int:
     durations: list[str] = []
     repeated: list[str] = []
     for number, (name, command) in enumerate(STEPS, 1):
         say(f"\n== step {number} of {len(STEPS)}: {name}")
         start = time.monotonic()
-        status = subprocess.run(command, check=False).returncode
+        status = compilation.wait() if command is COMPILE else subprocess.run(command, check=False).returncode
         if command[: len(PYTEST)] == PYTEST and status == TESTS_FAILED:
             status, repeated = repeat_failed_tests()
         durations.append(f"{name.partition(':')[0].partition(',')[0]} {time.monotonic() - start:.0f} s")
