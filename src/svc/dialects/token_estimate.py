@@ -17,6 +17,8 @@ from svc.dialects.json_skeleton import strip_long_strings
 from svc.dialects.routing_info import RoutingInfo
 from svc.wire.usage import TokenUsage
 
+TYPICAL_EVENT_BYTES: Final = 150
+"""Of an event with one token, for streams that arrive in pieces smaller than an event."""
 ASCII_CHARS_PER_TOKEN: Final = 4.0
 DIGITS_PER_TOKEN: Final = 2.0
 TWO_BYTE_LETTER_BYTES_PER_TOKEN: Final = 2.8
@@ -143,7 +145,8 @@ def estimate_completion_tokens(size: int, first: bytes, last: bytes) -> int:
         last_length, last_tokens = _measure_events(last)
         length, tokens = length + last_length, tokens + last_tokens
     if not length:  # no text in either: one token per event in between, with the size of the first ones
-        return round(middle_bytes * max(1, first.count(b"\n\n")) / len(first))
+        events = first.count(b"\n\n")
+        return round(middle_bytes * events / len(first)) if events else middle_bytes // TYPICAL_EVENT_BYTES
     return tokens + round(middle_bytes * tokens / length)
 
 

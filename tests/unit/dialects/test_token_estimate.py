@@ -141,6 +141,11 @@ def test_completion_tokens_interrupted_stream_interpolates_between_first_and_las
     assert estimate_completion_tokens(len(OPENING) * 30, OPENING * 2, b": ping\n\n") == pytest.approx(28, abs=1)
 
 
+def test_completion_tokens_pieces_smaller_than_an_event_do_not_multiply_the_estimate() -> None:
+    size = len(OPENING) + 180 * len(WORD)
+    assert 60 <= estimate_completion_tokens(size, OPENING[:7], b"]}\n\n") <= 250
+
+
 def test_completion_tokens_long_event_is_proportional_to_length() -> None:
     event = b'data: {"choices":[{"delta":{"content":"' + b"word " * 80 + b'"}}]}\n\n'
     assert estimate_completion_tokens(len(event), event, event) == 100
