@@ -71,6 +71,8 @@ def test_detail_of_a_fallback_shows_attempts_cost_and_command(
     entry = traffic.entry(ids["fallback"])
     assert entry is not None
     expect(detail).to_contain_text(entry["cost_formula"])
+    for term in entry["cost_terms"]:
+        expect(detail.get_by_text(f"Cost of {term['name']}", exact=True)).to_be_visible()
     expect(detail).to_contain_text(f"svc usage --request {ids['fallback']}")
     take_screenshot(page, "requests-detail")
     assert not find_violations(page)

@@ -134,6 +134,11 @@ function Tokens({ entry }: { entry: ExplainedEntry }) {
         {describeCost(entry)}
         {entry.cost_formula && <><br /><code class="wrap">{entry.cost_formula}</code></>}
       </Fact>
+      {(entry.cost_terms ?? []).map((term) => (
+        <Fact key={term.name} label={`Cost of ${term.name}`}>
+          {formatCount(term.count)} × ${String(term.usd_per_million)} per million = ${exactUsd(term.usd)}
+        </Fact>
+      ))}
       {entry.estimated && <Fact label="Note">The provider reported no usage. The counts are estimates of the gateway.</Fact>}
     </dl>
   );
