@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from svc.distribution import DISTRIBUTION_NAME, install_command
+from svc.gateway.observability.explanation import REFUSED_GUIDE
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -77,7 +78,8 @@ def test_wheel_without_the_console_is_not_built(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns("static", "__pycache__", "*.so")
     shutil.copytree(ROOT / "src" / "svc", source / "src" / "svc", ignore=ignored)
-    shutil.copytree(ROOT / "deploy", source / "deploy")
+    for name in ("deploy", "docs/how-to"):
+        shutil.copytree(ROOT / name, source / name)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     refused = build_wheel(source)
@@ -92,6 +94,7 @@ def test_wheel_without_the_console_is_not_built(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "svc/console/static/index.html" in names
     assert any(name.endswith("data/share/svc/systemd/svc.service") for name in names)
+    assert any(name.endswith(f"data/share/svc/{REFUSED_GUIDE}.md") for name in names)
 
 
 def build_wheel(source: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,9 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -82,7 +84,13 @@ def _print(explanation: RequestExplanation) -> None:
         print(f"\nRefused requests that counted for rpm: {explanation.other_refusals}")
     if explanation.timing is not None:
         _print_timing(explanation.timing)
-    print(f"\nGuide: docs/{explanation.guide}.md")
+    print(f"\nGuide: {_find_guide(explanation.guide)}")
+
+
+def _find_guide(name: str) -> str:
+    """Return the file of a guide: the one that the package installed, or that of the repository."""
+    installed = Path(sys.prefix, "share", "svc", f"{name}.md")
+    return str(installed) if installed.is_file() else f"docs/{name}.md"
 
 
 def _print_consumers(explanation: RequestExplanation) -> None:

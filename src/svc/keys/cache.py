@@ -304,5 +304,5 @@ class IssuedKeyCache:
 
     def _record_success(self) -> None:
         if self._is_failing:
-            log.error("the key database responds again")
+            log.warning("the key database responds again")
         self._is_failing = False

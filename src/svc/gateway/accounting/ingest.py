@@ -186,7 +186,7 @@ class JournalIngester:
                     self._ingest_own_journal(self._journal)
         self.unreadable_journals = frozenset(self._unreadable_in_scan)
         if self.is_down:
-            log.error("the ledger database responds again")
+            log.warning("the ledger database responds again")
         self.is_down = False
         if self._journal is not None:
             self._journal.waiting_bytes = 0
