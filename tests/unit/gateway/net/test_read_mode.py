@@ -174,4 +174,4 @@ def test_direct_read_only_large_request_returns_to_buffered(size: int, calls: li
     direct.use_direct(1)
     direct.data_received(b"x" * size)
     assert connection.calls == calls
-    assert transport.protocols == [direct] if is_direct else [direct, connection]
+    assert transport.protocols == ([direct] if is_direct else [direct, connection])
