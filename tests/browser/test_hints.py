@@ -97,7 +97,7 @@ def test_unknown_request_says_where_it_could_be(console: Console, page: Page) ->
     console.open(page, "Requests", "?request=req_unknown")
     alert = page.get_by_role("dialog").get_by_role("alert")
     expect(alert).to_contain_text("There is no request req_unknown that you may see")
-    expect(alert).to_contain_text("Your key sees its own requests alone")
+    expect(alert).to_contain_text("Your key sees only its own requests")
     expect(alert).to_contain_text("x-request-id")
     assert not find_violations(page)
 

@@ -131,7 +131,7 @@ function ConfiguredKeys({ keys }: { keys: ConfiguredKey[] }) {
       <h2 id="configured-title">Keys of the environment</h2>
       <p class="hint">
         The variable <code>SVC_API_KEYS</code> of the gateway sets them, and <code>svc up</code> adds the one in{" "}
-        <code>api_key</code> of its folder. They have no budget and no limits of their own, and change with a restart alone.
+        <code>api_key</code> of its folder. They have no budget and no limits of their own, and change only with a restart.
       </p>
       <ul class="item-list" aria-label="Keys of the environment">
         {keys.map(({ id, name, scopes }) => (

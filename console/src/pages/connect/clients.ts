@@ -19,7 +19,7 @@ export interface CodePart {
 
 export interface ClientSetup {
   id: string;
-  kind: "agent" | "library" | "own";
+  kind: "agent" | "library" | "sdk";
   name: string;
   summary: string;
   /** Which models it works best with. */
@@ -276,7 +276,7 @@ console.log(text, usage.totalTokens);`,
   },
   {
     id: "svc-python",
-    kind: "own",
+    kind: "sdk",
     name: "svc SDK, Python",
     summary: "The SDK of this gateway for Python: chat, tools, embeddings, speech and bundles. It is in the package of the gateway.",
     parts: ({ origin, key, model }) => [
@@ -296,7 +296,7 @@ with svc.Client() as client:
   },
   {
     id: "svc-typescript",
-    kind: "own",
+    kind: "sdk",
     name: "svc SDK, TypeScript",
     summary: "@svc/client, the SDK of this gateway for Node.js, browsers and React Native. Save the program as chat.mjs and run: node chat.mjs",
     parts: ({ origin, key, model }) => [
@@ -322,5 +322,5 @@ for await (const chunk of stream) process.stdout.write(chunk.text);`,
 export const CLIENT_GROUPS = [
   { name: "Coding agents", clients: CLIENTS.filter(({ kind }) => kind === "agent") },
   { name: "Libraries and curl", clients: CLIENTS.filter(({ kind }) => kind === "library") },
-  { name: "SDKs of this gateway", clients: CLIENTS.filter(({ kind }) => kind === "own") },
+  { name: "SDKs of this gateway", clients: CLIENTS.filter(({ kind }) => kind === "sdk") },
 ];

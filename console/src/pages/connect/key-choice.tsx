@@ -1,4 +1,4 @@
-/** The choice of the key for the lines: a new one, or one that exists. The page keeps it in memory alone. */
+/** The choice of the key for the lines: a new one, or one that exists. The page keeps it only in memory. */
 import { useId, useState } from "preact/hooks";
 import type { MadeKey } from "../../../build/schema";
 import { useIsAdmin } from "../../session";
@@ -16,7 +16,7 @@ export interface ChosenKey {
   setSource: (source: KeySource) => void;
   created: MadeKey | null;
   setCreated: (created: MadeKey | null) => void;
-  /** What is in the field. */
+  /** The content of the field. */
   typed: string;
   setTyped: (typed: string) => void;
   /** Asks the gateway about the key in the field. */
@@ -40,7 +40,7 @@ export function useChosenKey(): ChosenKey {
 export function KeyChoice({ chosen, clientId }: { chosen: ChosenKey; clientId: string }) {
   const isAdmin = useIsAdmin();
   const { source, setSource, created, setCreated } = chosen;
-  if (!isAdmin) return <ExistingKey chosen={chosen} hint="Only a key with the scope admin makes others. " />;
+  if (!isAdmin) return <ExistingKey chosen={chosen} hint="Only a key with the scope admin can make others. " />;
   return (
     <>
       <fieldset class="row source-choice">
@@ -84,7 +84,7 @@ function ExistingKey({ chosen, hint = "" }: { chosen: ChosenKey; hint?: string }
         onChange={checkTyped}
       />
       <p class="field-hint" id={`${id}-hint`}>
-        {hint}The key completes the lines of step 3. This page keeps it in memory alone, until you leave or reload it.
+        {hint}The key completes the lines of step 3. This page keeps it only in memory, until you leave or reload the page.
       </p>
       {check.error && <p class="field-error" role="alert">{check.error.message}</p>}
       {check.models && (

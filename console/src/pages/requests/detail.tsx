@@ -45,8 +45,8 @@ function UnknownRequest({ id, onRetry }: { id: string; onRetry: () => void }) {
       <p>There is no request <code class="wrap">{id}</code> that you may see.</p>
       <ul class="hint">
         <li>A request appears here up to 2 seconds after its end, and a running one not yet.</li>
-        {!isAdmin && <li>Your key sees its own requests alone.</li>}
-        <li>A refused request is known on the machine that refused it, and only while its file is kept.</li>
+        {!isAdmin && <li>Your key sees only its own requests.</li>}
+        <li>Only the machine that refused a request knows it, as long as it keeps its file.</li>
         <li>The id can be that of another gateway, or incomplete. The response has it in the header <code>x-request-id</code>.</li>
       </ul>
       <button type="button" onClick={onRetry}>Look again</button>
