@@ -345,7 +345,7 @@ class SpeechSettings(_SettingsTable, frozen=True):
     max_syntheses: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Texts that voices of this machine speak at a time. One key may have all but one of them. More wait."""
     max_queue: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 32
-    """Texts that voices of this machine speak or that wait for it. Further ones get 429.
+    """Texts that voices of this machine speak, or that wait for a voice. Further ones get 429.
 
     A key may have as many texts there as there are free places, so that one key alone has half of them.
     """

@@ -24,9 +24,9 @@ class CostTerm(msgspec.Struct, frozen=True):
     count: int
     """The number of these tokens or characters."""
     usd_per_million: float
-    """The price of a million of them in USD."""
+    """The price of one million in USD."""
     usd: float
-    """Their cost in USD. The sum is rounded to nine decimal places, this part is not."""
+    """Their cost in USD. `cost_usd`, the sum, is rounded to nine decimal places. This part is not."""
 
 
 def entry_usage(entry: LedgerEntry) -> TokenUsage:

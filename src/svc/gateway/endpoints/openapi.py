@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc import __version__
+from svc.gateway.accounting.cost_formula import CostTerm
 from svc.gateway.endpoints.admin import ConfiguredKey, Limits
 from svc.gateway.endpoints.bundle_views import BundleDetail
 from svc.gateway.endpoints.bundles import BundlePage
@@ -40,7 +41,7 @@ from svc.wire.pipeline import PipelineCheck, PipelineCheckRequest, PipelineExamp
 from svc.wire.speech_catalog import VoiceList
 
 SCHEMA_STRUCTS = (
-    *(VerboseHealth, Model, SpeechModel, AnthropicModelPage, LedgerEntry, ProblemBody),
+    *(VerboseHealth, Model, SpeechModel, AnthropicModelPage, LedgerEntry, CostTerm, ProblemBody),
     *(NewKey, Change, Rotation, ShownKey, MadeKey, ConfiguredKey, Limits),
     *(ProviderState, ProviderTestRequest, ProviderTestResult),
     *(NewEphemeralKey, MadeEphemeralKey, UsageOverTime, RefusedRequest, Overview, StatsEvent),

@@ -81,7 +81,7 @@ class AttemptDetail(msgspec.Struct, frozen=True, kw_only=True):
     ms: float
     """Milliseconds from the attempt's start to its end."""
     connect_ms: float | None = None
-    """Those of `ms` until a new connection was open: DNS, TCP, proxy and TLS. Null if none was opened."""
+    """Milliseconds to open a new connection, which `ms` includes: DNS, TCP, proxy and TLS. Null if none was opened."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
