@@ -1,4 +1,4 @@
-"""Spans and metrics of the processes of speech, with a real collector."""
+"""Spans and metrics of the speech processes, with a real collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process of speech did for one request. The metrics count it, and a span describes it."""
+"""The work of a speech process for one request. The metrics count it, and a span describes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SpeechWork(msgspec.Struct, kw_only=True):
     """Nanoseconds since 1970."""
     end_ns: int
     queue_seconds: float = 0.0
-    """Total time that inferences waited for a thread. With a voice, also for its model."""
+    """Total time that inferences waited for a thread. A text also waits until its voice is loaded."""
     engine_seconds: float = 0.0
     """Total time of the inferences."""
     audio_seconds: float = 0.0

@@ -60,7 +60,7 @@ class SpeechWorker:
         """Streams with input or a result since their work was last looked at."""
         self._pending_work: dict[int, tuple[int, float]] = {}
         self._waiting_since: dict[int, float] = {}
-        """When the pending work of each stream was found."""
+        """The monotonic time at which the pending work of each stream was found."""
         self._engine: RecognitionEngine | None = None
         self._detection: VoiceActivityModel | None = None
         self._free_detectors: list[VoiceActivityDetector] = []
@@ -225,7 +225,7 @@ class _InferenceThread:
         threading.Thread(target=self._run, name=f"engine-{niceness}", daemon=True).start()
 
     def submit(self, job: DecodeJob, waiting_since: float) -> None:
-        """Start a job, which waits since this time. The thread must not be busy."""
+        """Start a job that has waited since this monotonic time. The thread must not be busy."""
         self.is_busy = True
         self._jobs.put((job, waiting_since))
 

@@ -11,7 +11,7 @@ class VoiceServerOptions(msgspec.Struct, frozen=True):
     descriptor: int
     """The listening socket."""
     work_descriptor: int
-    """The pipe for one line of JSON (`SpeechWork`) after each request."""
+    """The socket to the gateway for one line of JSON (`SpeechWork`) after each request."""
     key: str
     """The key that the gateway sends."""
     registry_root: str

@@ -1,4 +1,4 @@
-"""Starts the process that speaks at its first connection or for a voice to load, and again after it exits.
+"""Starts the process that speaks at its first connection or to load a voice, and again after it exits.
 
     idle ── connection, preload ──> running ── process exits ──> backoff (0.5 s to 30 s) ──> idle
 
@@ -54,7 +54,7 @@ class VoiceProcess:
         self._listener.listen(_LISTEN_BACKLOG)
         self._task: asyncio.Task[None] | None = None
         self._process: Process | None = None
-        self._preload_requested = asyncio.Event()
+        self._start_requested = asyncio.Event()
         self._preload_voice = ""
 
     @property
@@ -72,7 +72,7 @@ class VoiceProcess:
             self._process.stdin.write(f"{voice}\n".encode())
         else:
             self._preload_voice = voice
-            self._preload_requested.set()
+            self._start_requested.set()
 
     async def stop(self) -> None:
         """Kill the process and close the socket."""
@@ -86,7 +86,7 @@ class VoiceProcess:
         loop = asyncio.get_running_loop()
         early_exits = 0
         while True:
-            await self._wait_for_work()
+            await self._wait_for_start_request()
             started_at = loop.time()
             try:
                 status = await self._run_process()
@@ -99,12 +99,12 @@ class VoiceProcess:
             await asyncio.sleep(delay)
             early_exits += 1
 
-    async def _wait_for_work(self) -> None:
+    async def _wait_for_start_request(self) -> None:
         """Wait for a connection, or for a voice to load."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._listener, self._preload_requested.set)
+        loop.add_reader(self._listener, self._start_requested.set)
         try:
-            await self._preload_requested.wait()
+            await self._start_requested.wait()
         finally:
             loop.remove_reader(self._listener)
 
@@ -124,7 +124,7 @@ class VoiceProcess:
             work_task = asyncio.create_task(self._read_work(work_socket.dup()), name="voice work")
         self.pid, self._process = process.pid, process
         preload, self._preload_voice = self._preload_voice, ""
-        self._preload_requested.clear()
+        self._start_requested.clear()
         options = VoiceServerOptions(
             descriptor=descriptor,
             work_descriptor=work_descriptor,

@@ -45,7 +45,7 @@ MAX_LOADED_VOICES = 4
 """Voices in memory. The one that was used least recently is unloaded for another."""
 MAX_REQUEST_BYTES = 1 << 20
 BUSY_RETRY_SECONDS = 1
-"""The `retry-after` of a request that finds no free place. The gateway waits so long, and tries again."""
+"""The `retry-after` of a request that finds no free place. The gateway waits that long before it tries again."""
 VOICES_BUSY_CODE = "voices_busy"
 KEEP_ALIVE_SECONDS = 90
 """Longer than the gateway keeps an idle connection."""
