@@ -1,4 +1,4 @@
-"""Read from the ledger what an explanation needs: what used a limit, and what is usual at a provider. Blocking."""
+"""Reads from the ledger what an explanation needs: what used a limit, and what is usual at a provider. Blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from svc.wire.limit_state import LimitState
 HOUR_SECONDS: Final = 3600
 MAX_COMPARED_REQUESTS: Final = 1000
 MIN_COMPARED_REQUESTS: Final = 5
-"""Without this many other requests, there is no comparison."""
+"""With fewer other requests, there is no comparison."""
 MAX_WINDOW_ENTRIES: Final = 500
 """Entries that are read to say what used a limit."""
 LONGEST_REQUEST_SECONDS: Final = 600

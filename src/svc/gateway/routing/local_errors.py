@@ -9,11 +9,9 @@ from svc.dialects.upstream_errors import decode_error_object, extract_message
 from svc.errors import InvalidRequest
 
 _TOO_LONG_TYPE: Final = "exceed_context_size_error"
-_TOO_LONG_MESSAGE: Final = re.compile(
-    r"too large to process|is larger than the max context size|exceeds the available context size|context size", re.I
-)
+_TOO_LONG_MESSAGE: Final = re.compile(r"too large to process|context size", re.I)
 _TOKEN_COUNT: Final = re.compile(r"(?:input|request) \((\d+) tokens\)")
-_WINDOW: Final = re.compile(r"context size \((\d+) tokens\)")
+_WINDOW_SIZE: Final = re.compile(r"context size \((\d+) tokens\)")
 _REASONS: Final = (
     (
         re.compile(r"grammar|json_schema|\bschema\b", re.I),
@@ -28,6 +26,7 @@ _REASONS: Final = (
     (re.compile(r"empty", re.I), "The input is empty.", None),
 )
 """A pattern of llama.cpp's message, the gateway's message, and the field. None means that of the error."""
+MAX_LOGGED_REASON_CHARS: Final = 300
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
 
 
@@ -44,16 +43,16 @@ def describe_local_error(status: int, raw: bytes) -> InvalidRequest | None:
     if is_too_long:
         return _describe_length(details, message, param)
     described = _describe_reason(message, param)
-    described.reason = message[:300]
+    described.reason = message[:MAX_LOGGED_REASON_CHARS]
     return described
 
 
 def _describe_length(details: dict[str, Any], message: str, param: str | None) -> InvalidRequest:
     tokens, window = _find_count(details, "n_prompt_tokens", message), _find_count(details, "n_ctx", message)
     subject = f"`{param}`" if param else "The request"
-    size = f"{subject} is longer than the context window of this model"
-    size += f", {window} tokens" if window else ""
-    return InvalidRequest(f"{size}: it has {tokens} tokens." if tokens else f"{size}.", param=param)
+    text = f"{subject} is longer than the context window of this model"
+    text += f", {window} tokens" if window else ""
+    return InvalidRequest(f"{text}: it has {tokens} tokens." if tokens else f"{text}.", param=param)
 
 
 def _find_count(details: dict[str, Any], name: str, message: str) -> int:
@@ -61,7 +60,7 @@ def _find_count(details: dict[str, Any], name: str, message: str) -> int:
     value = details.get(name)
     if type(value) is int:
         return value
-    match = (_TOKEN_COUNT if name == "n_prompt_tokens" else _WINDOW).search(message)
+    match = (_TOKEN_COUNT if name == "n_prompt_tokens" else _WINDOW_SIZE).search(message)
     return int(match[1]) if match is not None else 0
 
 
