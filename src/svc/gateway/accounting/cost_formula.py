@@ -51,12 +51,8 @@ def explain_entry_cost(entry: LedgerEntry, price: Price) -> list[CostTerm] | Non
     ]
 
 
-def format_cost_formula(entry: LedgerEntry, price: Price) -> str | None:
-    """Return for example `(10 x 0.15 + 5 x 0.6) / 1000000`, or None if the price does not result in the cost."""
-    return _format_terms(explain_entry_cost(entry, price))
-
-
-def _format_terms(terms: list[CostTerm] | None) -> str | None:
+def format_cost_formula(terms: list[CostTerm] | None) -> str | None:
+    """Return for example `(10 x 0.15 + 5 x 0.6) / 1000000`, or None if there are no terms."""
     products = [f"{term.count} x {term.usd_per_million:.12g}" for term in terms or ()]
     return f"({' + '.join(products)}) / 1000000" if products else None
 
@@ -69,5 +65,5 @@ def add_cost_formula(row: dict[str, Any], find_price: Callable[[str, str], Price
     entry = msgspec.convert(row, LedgerEntry)
     price = find_price(entry.provider or "", entry.model or "")
     terms = None if price is None or entry.from_cache else explain_entry_cost(entry, price)
-    row["cost_formula"] = _format_terms(terms)
+    row["cost_formula"] = format_cost_formula(terms)
     row["cost_terms"] = msgspec.to_builtins(terms)

@@ -15,7 +15,7 @@ from svc.dialects.base import Dialect
 from svc.dialects.openai import embeddings
 from svc.dialects.responses.native_schema import NATIVE_RESPONSE_DECODER
 from svc.gateway.accounting.cost import compute_token_cost
-from svc.gateway.accounting.cost_formula import entry_usage, format_cost_formula
+from svc.gateway.accounting.cost_formula import entry_usage, explain_entry_cost, format_cost_formula
 from svc.gateway.accounting.price import Price
 from svc.stores.database.base import LedgerEntry
 from svc.wire.usage import TokenUsage
@@ -66,7 +66,7 @@ def assert_cost(case: Case, usage: TokenUsage | None) -> None:
         **counts,
     )
     assert entry_usage(entry) == usage
-    assert format_cost_formula(entry, case.price) == f"({case.terms}) / 1000000"
+    assert format_cost_formula(explain_entry_cost(entry, case.price)) == f"({case.terms}) / 1000000"
 
 
 def test_usage_objects_table_has_thirty_rows_whose_terms_add_up() -> None:
