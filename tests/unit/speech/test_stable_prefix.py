@@ -57,7 +57,7 @@ def test_stable_prefix_words_after_segment_cut_are_not_repeated():
     assert following_words == [" in"] or following_words == [" in", " the"]
     following = StablePrefix(following_words)
     following.add_hypothesis(0.5, "In the end of days")
-    assert following.text == " the end of days" if following_words == [" in"] else " end of days"
+    assert following.text == (" the end of days" if following_words == [" in"] else " end of days")
 
 
 def test_split_words_script_without_spaces_splits_by_character():

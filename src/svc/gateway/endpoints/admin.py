@@ -44,9 +44,9 @@ class ConfiguredKey(msgspec.Struct, frozen=True):
     """A key of `SVC_API_KEYS`, which is not in the database. It has neither a budget nor limits of its own."""
 
     id: str
-    """The id of the key. It depends on the secret."""
+    """The id of the key, which changes with its secret."""
     name: str
-    """`SVC_API_KEYS`, and the place of the key in it."""
+    """`SVC_API_KEYS #1` for the first key of the variable, and so on."""
     scopes: tuple[str, ...]
     """The scopes of the key."""
 
