@@ -20,6 +20,7 @@ import pytest
 import svc
 from svc.recipes.makers import bert_gguf
 from tests.e2e.accounts.test_keys import create, until
+from tests.e2e.accounts.test_metrics import metrics
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.harness import Gateway
 from tests.fakes import bert
@@ -245,11 +246,18 @@ def test_local_embeddings_count_for_limits(local: Gateway) -> None:
 
 
 def test_local_embeddings_abandoned_batch_stops(local: Gateway) -> None:
+    until(lambda: metrics(local)["svc_open_requests"] == 0, 30)  # those of earlier tests
     assert embed(local, "a").status == 200
+    connections = metrics(local)["svc_upstream_connections"]
     with local.raw(timeout=60) as raw:
         raw.send(request_bytes("POST", "/v1/embeddings", {"model": MODEL, "input": LONG_BATCH}, key=local.key))
-        time.sleep(0.3)
-    begun = time.monotonic()
+        until(lambda: metrics(local)["svc_open_requests"] == 1, 30)
+
+    def has_stopped() -> bool:
+        """The connection of the part in progress is closed, and no further part has opened another one."""
+        now = metrics(local)
+        return now["svc_open_requests"] == 0 and now["svc_upstream_connections"] < connections
+
+    until(has_stopped, 30)
     assert embed(local, "a").status == 200
-    assert time.monotonic() - begun < 3
     assert len(children(local.process.pid, "svc.gateway.local_model.process")) == 2
