@@ -1,4 +1,4 @@
-"""A splice between two connections: which protocol reads, and where a chunk goes. Run by `test_splice.py`."""
+"""A splice between two connections: which protocol reads, and where a chunk goes. Run by `test_cases.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request in parts, on real sockets: how it ends if its client leaves, or if a part fails."""
+"""A request in parts, on real sockets: how it ends if it is cancelled, or if a part fails. Run by `test_cases.py`."""
 
 from __future__ import annotations
 
