@@ -75,7 +75,7 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None
     """Milliseconds from the request's arrival to the response."""
     limit_state: LimitState | None = None
-    """The use of that limit of the key at this time. Null for other errors."""
+    """The use of that limit of the key at this time. Null for `queue`, `upstream` and other errors."""
 
 
 class RefusalLog(RequestObserver):
