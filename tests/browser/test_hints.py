@@ -1,4 +1,4 @@
-"""What the pages say where something is missing, fails or would be lost."""
+"""The hints of the pages where something is missing, fails or would be lost."""
 
 from __future__ import annotations
 

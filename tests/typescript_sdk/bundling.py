@@ -14,7 +14,7 @@ from tests.typescript_sdk.node import ROOT, SDK
 EXAMPLES = ROOT / "examples" / "sdk"
 TOOLS = SDK / "node_modules" / ".bin"
 PHONE_PACKAGES = ("expo", "expo/fetch", "expo-audio", "react-native")
-"""What the Expo app imports from packages that only `make sdk` installs."""
+"""The imports of the Expo app from packages that only `make sdk` installs."""
 ONNX_PACKAGE = "onnxruntime-web/wasm"
 COMPILER = {
     "allowJs": True,
@@ -53,7 +53,7 @@ declare module "@noble/curves/ed25519" {
   export const ed25519: { verify(signature: Uint8Array, message: Uint8Array, publicKey: Uint8Array): boolean };
 }
 """
-"""What the snippets leave to the reader."""
+"""Declarations that the snippets leave to the reader."""
 
 
 def copy_examples(project: Path) -> Path:

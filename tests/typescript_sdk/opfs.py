@@ -13,7 +13,7 @@ from tests.typescript_sdk.browser import launch_with_profile, open_checks, reloa
 STRICT_PAGE = "strict.html"
 STRICT_POLICY = '<meta http-equiv="Content-Security-Policy" content="worker-src \'none\'">'
 BYTES = 1_000_000
-"""What arrives before a download is interrupted. The bundles have 3 MB."""
+"""The bytes that arrive before a download is interrupted. The bundles have 3 MB."""
 COMPLETE = "toy/1.0.0/any/toy.xyb"
 
 COUNT_COPIES = """() => {

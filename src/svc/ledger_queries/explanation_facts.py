@@ -27,14 +27,14 @@ LONGEST_REQUEST_SECONDS: Final = 600
 
 
 class LimitConsumer(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests for one model used of a limit."""
+    """The use of a limit by requests for one model."""
 
     model: str
     """The model."""
     requests: int
     """Requests in the period of the limit."""
     running: int
-    """Those that were in flight when this request was refused. 0 for a budget."""
+    """The requests in flight when this request was refused. 0 for a budget."""
     tokens: int
     """Their tokens."""
     cost_usd: float
@@ -55,10 +55,10 @@ class ProviderPace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database knows about the limit of a key that refused a request."""
+    """The facts in the database about a key's limit that refused a request."""
 
     consumers: list[LimitConsumer]
-    """What used the limit, the largest use first."""
+    """The models that used the limit, the largest use first."""
     is_issued: bool
     """Whether the key is in the database."""
     has_own_limit: bool

@@ -107,7 +107,7 @@ class EntryQuery(LedgerQuery["LedgerEntry | None"], frozen=True, tag="entry"):
 
 
 class PaceQuery(LedgerQuery["ProviderPace | None"], frozen=True, tag="pace"):
-    """What is usual at the provider of an entry."""
+    """The usual times at the provider of an entry."""
 
     result_type: ClassVar[Any] = ProviderPace | None
     entry: LedgerEntry
@@ -118,7 +118,7 @@ class PaceQuery(LedgerQuery["ProviderPace | None"], frozen=True, tag="pace"):
 
 
 class LimitUseQuery(LedgerQuery[LimitUse], frozen=True, tag="limit_use"):
-    """What used the limit of a key until a request was refused. `refused_at` is in Unix seconds."""
+    """The use of a key's limit until a request was refused. `refused_at` is in Unix seconds."""
 
     result_type: ClassVar[Any] = LimitUse
     key_id: str

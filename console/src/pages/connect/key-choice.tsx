@@ -6,7 +6,7 @@ import { KeyForm } from "../keys/form";
 import { CreatedKey } from "./created-key";
 import { type KeyCheck, useKeyCheck } from "./models";
 
-/** What clients need. */
+/** The scopes that clients need. */
 const KEY_SCOPES = ["chat", "speech"];
 
 type KeySource = "new" | "existing";

@@ -25,7 +25,7 @@ function canChat(model: ListedModel): model is ListedGatewayModel {
   return "context_window" in model && (model.kind ?? "chat") === "chat";
 }
 
-/** What is known about a key: `models` and `error` are null until the gateway has answered. */
+/** The result of a check of a key: `models` and `error` are null until the gateway has responded. */
 export interface KeyCheck {
   models: UsableModel[] | null;
   error: ApiError | null;

@@ -20,7 +20,7 @@ class CostTerm(msgspec.Struct, frozen=True):
     """A part of the cost of a request: a number of tokens times their price."""
 
     name: str
-    """What is counted, such as `cached input tokens`. `characters` for a voice that is billed by them."""
+    """The kind of tokens, such as `cached input tokens`, or `characters` for a voice that is billed by them."""
     count: int
     """The number of these tokens or characters."""
     usd_per_million: float

@@ -1,4 +1,4 @@
-"""What the explanation of a slow request says: a new connection, pauses between attempts, output without a stream."""
+"""The explanation of a slow request: a new connection, pauses between attempts, output without a stream."""
 
 from __future__ import annotations
 
