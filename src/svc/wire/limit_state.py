@@ -8,10 +8,10 @@ import msgspec
 
 
 class LimitState(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of a key that rejected a request, and what was used of it at that time."""
+    """A limit of a key that rejected a request, and its use at that time."""
 
     name: Literal["rpm", "tpm", "concurrency", "budget"]
-    """The limit."""
+    """The name of the limit."""
     scope: Literal["key", "ephemeral_key"]
     """Whether the limit is that of a key, or of an ephemeral key."""
     scope_id: str
@@ -19,14 +19,14 @@ class LimitState(msgspec.Struct, frozen=True, kw_only=True):
     unit: Literal["requests", "tokens", "concurrent requests", "USD"]
     """The unit of `size`, `used`, `reserved` and `requested`."""
     size: float
-    """The limit."""
+    """The size of the limit."""
     used: float
-    """What was used of it before this request: in the last minute, at this moment, or in the budget's period. Of `tpm`,
-    it includes what running requests reserve."""
+    """The use before this request: in the last minute, at this moment, or in the period of the budget. For `tpm`, it
+    includes the reservations of running requests."""
     reserved: float
-    """What running requests reserve of a budget. 0 for the other limits."""
+    """The reservations of running requests in a budget. 0 for the other limits."""
     requested: float
-    """What this request needed."""
+    """The amount that this request needed."""
     running: int
     """Requests of the key that were in flight."""
     period: Literal["minute", "day", "month", "total"] | None

@@ -8,11 +8,14 @@ from typing import Any
 
 from svc.gateway.endpoints import admin, openapi, overview, provider_states
 from svc.gateway.endpoints.bundle_views import BundleFile, BundleState, BundleSummary
+from svc.gateway.observability.explanation import RequestTiming, TimePhase
 from svc.keys.limit_usage import KeyLimitUsage
 from svc.keys.usage_series import SeriesAmounts, SeriesGroupTotals, UsagePoint
+from svc.ledger_queries.explanation_facts import LimitConsumer, ProviderPace
 from svc.stores.database.base import AttemptDetail
 from svc.wire.bundle import Signature
 from svc.wire.error import Problem
+from svc.wire.limit_state import LimitState
 from svc.wire.pipeline import PipelineExample, PipelineInput, PipelineProblem, PlannedStage
 from svc.wire.speech_catalog import TranscriptionModelEntry, VoiceEntry
 from tests.documentation.reference.markdown import code, field_docs, paragraph, table
@@ -31,6 +34,11 @@ NESTED = (
     provider_states.LastProviderError,
     AttemptDetail,
     KeyLimitUsage,
+    LimitState,
+    LimitConsumer,
+    ProviderPace,
+    RequestTiming,
+    TimePhase,
     Problem,
     BundleState,
     BundleSummary,

@@ -49,7 +49,7 @@ class RequestTiming(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_second: float | None
     """Completion tokens divided by the time of the output. Null without tokens."""
     provider_p50: ProviderPace | None
-    """What is usual at this provider. Null if there were too few other requests."""
+    """The usual times at this provider. Null if there were too few other requests."""
     is_slow: bool
     """Whether the request took much longer than is usual."""
 
