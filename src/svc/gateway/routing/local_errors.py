@@ -27,6 +27,8 @@ _REASONS: Final = (
 )
 """A pattern of llama.cpp's message, the gateway's message, and the field. None means that of the error."""
 MAX_LOGGED_REASON_CHARS: Final = 300
+_QUOTED_PART: Final = re.compile(r"[\[{\"'`]")
+"""From here on, llama.cpp's message may repeat a part of the request, which does not belong into a log."""
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
 
 
@@ -43,7 +45,7 @@ def describe_local_error(status: int, raw: bytes) -> InvalidRequest | None:
     if is_too_long:
         return _describe_length(details, message, param)
     described = _describe_reason(message, param)
-    described.reason = message[:MAX_LOGGED_REASON_CHARS]
+    described.reason = _QUOTED_PART.split(message, 1)[0][:MAX_LOGGED_REASON_CHARS].rstrip()
     return described
 
 
