@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import wave
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,13 +189,18 @@ def test_usage_request_option_shows_fields_cost_formula_and_attempts(command: Co
     database.insert_entries([entry])
     database.close()
     shown = command("usage", "--request", entry.request_id)
-    fields, _, table = shown.partition("\n\n")
+    fields, costs, table = shown.split("\n\n")
     values = {name: value.strip() for name, _, value in (line.partition(" ") for line in fields.splitlines())}
     assert list(values) == [name for name in LedgerEntry.__struct_fields__ if name != "attempts_detail"]
     assert values["client_request_id"] == "mine?[31m"
     assert values["tags"] == "team=x, app=y"
     assert values["cost_usd"] == "0.000007500  = (10 x 0.25 + 4 x 1.25) / 1000000"
     assert (values["latency_ms"], values["ttfb_ms"], values["estimated"]) == ("823.5", "-", "no")
+    assert costs.split() == [
+        *("COST", "OF", "COUNT", "USD", "PER", "MILLION", "USD"),
+        *("input", "tokens", "10", "0.25", "0.000002500"),
+        *("output", "tokens", "4", "1.25", "0.000005000"),
+    ]
     assert [line.split() for line in table.splitlines()] == [
         ["ATTEMPT", "PROVIDER", "MODEL", "OUTCOME", "CODE", "MS", "CONNECT_MS"],
         ["1", "openai", "gpt-4o", "error", "provider_error", "12.3", "9.8"],
@@ -243,7 +249,9 @@ def test_commands_gateway_and_url_options_select_gateway(
 ) -> None:
     monkeypatch.setenv("SVC_API_KEY", "svc_sk_some")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "talk.wav").write_bytes(b"RIFF")
+    with wave.open(str(tmp_path / "talk.wav"), "wb") as talk:
+        talk.setparams((1, 2, 16_000, 0, "NONE", ""))
+        talk.writeframes(bytes(3200))
     said = command(*verb, name, address, status=1)
     assert "http://127.0.0.1:9/v1" in said
 
