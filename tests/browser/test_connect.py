@@ -133,7 +133,7 @@ def test_key_with_budget_is_made_and_works_in_the_lines(
 
 def test_ordinary_key_gets_a_placeholder(console: Console, page: Page) -> None:
     console.enter(page, console.user_key, "Connect")
-    expect(page.get_by_text("Only a key with the scope admin makes others")).to_be_visible()
+    expect(page.get_by_text("Only a key with the scope admin can make others")).to_be_visible()
     expect(page.get_by_role("button", name="Make a key")).to_have_count(0)
     page.get_by_role("button", name="curl").click()
     expect(page.locator(".code-part pre").first).to_have_text("export SVC_API_KEY=YOUR_API_KEY")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.accounts.test_keys import create
+from tests.e2e.accounts.test_keys import create, until
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
 from tests.e2e.reading import data_lines
@@ -295,13 +295,12 @@ def test_ledger_client_disconnect_bills_received_tokens(
 
 
 def test_usage_key_sees_own_entries_and_admin_sees_all(gateway: Gateway) -> None:
-    one = create(gateway, "--name", "one", "--tag", "team=red")
+    one = create(gateway, "--name", "one", "--tag", "team=crimson")
     two = create(gateway, "--name", "two")
     admin = create(gateway, "--name", "boss", "--scope", "chat,admin")
     body = {"model": GPT, "messages": HI}
     for made in (one, one, two):
         assert gateway.request("POST", "/v1/chat/completions", body, key=made["key"]).status == 200
-    time.sleep(1.5)
 
     def ask(key: str, query: str = "") -> list[dict[str, Any]]:
         got = gateway.request("GET", f"/v1/usage{query}", key=key)
@@ -309,16 +308,16 @@ def test_usage_key_sees_own_entries_and_admin_sees_all(gateway: Gateway) -> None
         data: list[dict[str, Any]] = got.json["data"]
         return data
 
+    until(lambda: [len(ask(made["key"])) for made in (one, two)] == [2, 1], 20)
     assert {row["key_id"] for row in ask(one["key"])} == {one["id"]}
-    assert len(ask(one["key"])) == 2
-    assert ask(one["key"])[0]["tags"] == {"team": "red"}
+    assert ask(one["key"])[0]["tags"] == {"team": "crimson"}
     assert [row["requests"] for row in ask(two["key"], "?by=model")] == [1]
     everything = {row["key"]: row for row in ask(admin["key"], "?by=key")}
     assert everything[one["id"]]["requests"] == 2
     assert everything[two["id"]]["key_name"] == "two"
-    red = next(row for row in usage(gateway, "--by", "tag:team") if row["tag:team"] == "red")
-    assert red["requests"] == 2
-    assert set(red) == {"tag:team", "requests", "prompt_tokens", "completion_tokens", "cost_usd"}
+    crimson = next(row for row in usage(gateway, "--by", "tag:team") if row["tag:team"] == "crimson")
+    assert crimson["requests"] == 2
+    assert set(crimson) == {"tag:team", "requests", "prompt_tokens", "completion_tokens", "cost_usd"}
     assert run("usage", "--by", "key", home=gateway.home).stdout.startswith("KEY")
     assert "two" in run("usage", "--since", "1h", home=gateway.home).stdout
     keys = json.loads(run("keys", "ls", "--json", home=gateway.home).stdout)
