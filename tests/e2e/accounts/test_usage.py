@@ -397,7 +397,7 @@ def test_ledger_repeated_sigkill_loses_and_duplicates_no_entry(start_gateway: St
             thread.join(10)
         gateway.process.wait(5)
         gateway.start()
-    time.sleep(1.5)
+    until(lambda: seen <= {row["request_id"] for row in usage(gateway, "--limit", "10000")}, 20)
     rows = [row["request_id"] for row in usage(gateway, "--limit", "10000")]
     assert len(seen) > 100
     assert len(rows) == len(set(rows))
