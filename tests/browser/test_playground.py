@@ -310,6 +310,23 @@ def test_stop_closes_the_upstream_request_and_keeps_the_text(playground: Page, p
     expect(prompt_of(playground)).to_be_focused()
 
 
+def test_long_answer_is_followed_until_the_reader_scrolls_up(playground: Page, provider: FakeProvider) -> None:
+    from_end = "() => document.documentElement.scrollHeight - innerHeight - scrollY"
+    line = "\n\nA paragraph of its own."
+    provider.plays(sse(openai_wire.stream(line * 60)[:-3], end=stall()))
+    send(playground, "A long answer")
+    expect(answer_of(playground).get_by_text("A paragraph of its own.")).not_to_have_count(0)
+    playground.wait_for_function(f"() => scrollY > 200 && ({from_end})() <= 80")
+    button(playground, "Stop").click()
+    expect(answer_of(playground)).to_contain_text("Stopped")
+    playground.evaluate("() => scrollTo(0, 0)")
+    playground.wait_for_function("() => scrollY === 0")
+    provider.plays(sse(openai_wire.stream("Short")[:3], end=stall()))
+    send(playground, "Another")
+    expect(answer_of(playground)).to_contain_text("Answering")
+    playground.wait_for_function(f"() => scrollY > 200 && ({from_end})() <= 80")
+
+
 def test_interrupted_stream_is_never_shown_as_complete(playground: Page, provider: FakeProvider) -> None:
     provider.plays(sse(openai_wire.stream("One two three")[:3], end=reset()))
     send(playground, "Count")

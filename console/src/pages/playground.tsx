@@ -16,6 +16,7 @@ import { readSharedChat, shareAddress } from "./playground/share";
 import { TurnView } from "./playground/turn";
 import { columnLabel, modelOf, newConversation } from "./playground/types";
 import { useChat } from "./playground/use-chat";
+import { useFollow } from "./playground/use-follow";
 
 /** The state of an address that the page itself has set. A reload has it, and a link does not. */
 const OWN_ADDRESS = "playground";
@@ -41,6 +42,7 @@ function Playground({ available }: { available: string[] }) {
   const chat = useChat(session.key_id, () => shared.conversation, available.slice(0, 1));
   const [dialog, setDialog] = useState<"conversations" | { body: ChatBody } | null>(null);
   const { conversation } = chat;
+  useFollow(conversation, conversation.turns.length, chat.isStreaming);
   const { problems } = useMemo(() => readSettings(conversation.settings), [conversation.settings]);
   const chosen = conversation.models.filter((column) => available.includes(modelOf(column)));
   const missing = [...shared.missing, ...conversation.models.map(modelOf).filter((model) => !available.includes(model))];

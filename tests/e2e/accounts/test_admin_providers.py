@@ -75,11 +75,15 @@ def test_providers_recent_attempts_and_last_error(gateway: Gateway, admin: Admin
     assert gateway.chat().status == 400
     found = model_state(admin, "openai", GPT)
     recent = found["recent"]
-    assert (recent["attempts"], recent["errors"], recent["error_rate"]) == (2, 1, 0.5)
+    assert (recent["attempts"], recent["errors"], recent["error_rate"]) == (2, 0, 0.0)
     assert recent["latency_p50_ms"] > 0
     assert found["last_error"]["code"] == "invalid_request"
     assert states(admin)["openai"]["last_error"] == found["last_error"]
     assert states(admin)["anthropic"]["recent"]["attempts"] == 0
+    provider_a.plays(answer(404, {"error": {"message": "no such model"}}))
+    assert gateway.chat().status >= 400
+    recent = model_state(admin, "openai", GPT)["recent"]
+    assert (recent["attempts"], recent["errors"]) == (3, 1)
 
 
 @pytest.mark.parametrize(("name", "model"), [("openai", GPT), ("anthropic", CLAUDE)])

@@ -13,6 +13,7 @@ from svc.gateway.observability.recent_attempts import (
     OUTCOME_ERROR,
     OUTCOME_OK,
     WINDOW_SECONDS,
+    is_failure,
     latency_quantile_ms,
 )
 from svc.gateway.observability.series import AttemptSeries, LastError, MetricsSnapshot
@@ -31,7 +32,7 @@ class RecentUse(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     """The attempts that ended, without cancelled ones."""
     errors: int
-    """Those that failed."""
+    """Those that failed. Requests that are invalid (`invalid_request`) are the caller's mistake, and do not count."""
     cancelled: int
     """Attempts that the gateway cancelled, for example because the client disconnected."""
     error_rate: float | None
@@ -182,18 +183,18 @@ def show_unconfigured(provider: UnconfiguredProvider, metrics: MetricsSnapshot) 
 
 
 def _recent_use(series: Iterable[AttemptSeries]) -> RecentUse:
-    counts = {OUTCOME_OK: 0, OUTCOME_ERROR: 0}
-    cancelled = 0
+    attempts = errors = cancelled = 0
     succeeded = AttemptSeries(("", "", "", ""))
     for each in series:
         outcome = each.labels[2]
-        if outcome in counts:
-            counts[outcome] += each.attempts
+        if outcome in (OUTCOME_OK, OUTCOME_ERROR):
+            attempts += each.attempts
         else:
             cancelled += each.attempts
+        if is_failure(each.labels):
+            errors += each.attempts
         if outcome == OUTCOME_OK:
             succeeded.merge(each)
-    attempts, errors = sum(counts.values()), counts[OUTCOME_ERROR]
     return RecentUse(
         attempts=attempts,
         errors=errors,

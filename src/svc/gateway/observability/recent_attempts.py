@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
+from svc.errors import InvalidRequest
 from svc.gateway.observability.series import LATENCY_BUCKETS_SECONDS, AttemptSeries, LastError
 
 WINDOW_SECONDS = 300.0
@@ -62,6 +63,11 @@ class RecentAttempts:
             if outcome == OUTCOME_ERROR and each.attempts > self._error_counts.get(each.labels, 0):
                 self._error_counts[each.labels] = each.attempts
                 self._last_errors[f"{provider}/{model}"] = LastError(code=code, time=time.time())
+
+
+def is_failure(labels: _Labels) -> bool:
+    """Return whether attempts with these labels say something about the provider: a mistake of the caller does not."""
+    return labels[2] == OUTCOME_ERROR and labels[3] != InvalidRequest.code
 
 
 def latency_quantile_ms(latency: list[int], quantile: float) -> float | None:

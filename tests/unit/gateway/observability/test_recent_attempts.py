@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from svc.gateway.observability.prometheus import WorkerMetrics
-from svc.gateway.observability.recent_attempts import RecentAttempts, latency_quantile_ms
+from svc.gateway.observability.recent_attempts import RecentAttempts, is_failure, latency_quantile_ms
 from svc.gateway.observability.series import LATENCY_BUCKETS_SECONDS, AttemptSeries, LastError, MetricsSnapshot
 
 
@@ -52,6 +52,19 @@ def test_last_error_is_the_newest_code() -> None:
     assert recent.last_errors()["p/m"].code == "rate_limit_exceeded"
     recent.sample([series(1, "error", "provider_error"), series(1, "cancelled")], 3.0)
     assert recent.last_errors()["p/m"].code == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "expected"),
+    [
+        ("error", "provider_error", True),
+        ("error", "invalid_request", False),
+        ("ok", "", False),
+        ("cancelled", "", False),
+    ],
+)
+def test_is_failure_only_for_what_the_provider_causes(outcome: str, code: str, expected: bool) -> None:
+    assert is_failure(("p", "m", outcome, code)) is expected
 
 
 @pytest.mark.parametrize(("quantile", "expected"), [(0.5, 75.0), (0.99, 99.5), (1.0, 100.0)])
