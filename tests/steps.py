@@ -19,7 +19,7 @@ from typing import IO, Final
 
 TESTS_FAILED: Final = 1
 """The exit status of pytest if tests failed and nothing else is wrong."""
-MAX_REPEATED: Final = 3
+MAX_REPEATED: Final = 10
 """With more failures than this, the tests are not repeated."""
 LAST_FAILED: Final = Path(".pytest_cache/v/cache/lastfailed")
 PYTEST: Final = (sys.executable, "-m", "pytest")

@@ -27,7 +27,7 @@ _REASONS: Final = (
 )
 """A pattern of llama.cpp's message, the gateway's message, and the field. None means that of the error."""
 MAX_LOGGED_REASON_CHARS: Final = 300
-_QUOTED_PART: Final = re.compile(r"[\[{\"'`]")
+_QUOTED_PART: Final = re.compile(r"[{\"'`]")
 """From here on, llama.cpp's message may repeat a part of the request, which does not belong into a log."""
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
 
