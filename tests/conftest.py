@@ -1,7 +1,6 @@
 """Fixtures for all tests: the models, built once in the ignored cache folder of the repository."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from svc.recipes import make
 from svc.recipes.recipe import load_recipe
+from tests.processes import restore_interrupts
 
 CACHE = Path(__file__).parents[1] / ".cache" / "svc"
 CONSOLE = Path(__file__).parents[1] / "console"
@@ -19,14 +19,10 @@ MODEL = "smollm2-135m"
 
 
 def pytest_configure() -> None:
-    """Restore SIGINT for child processes: a background job of a shell inherits an ignored SIGINT.
-
-    Remove the variables that change the output of commands, which some CI systems set.
-    """
+    """Remove the variables that change the output of commands, which some CI systems set, and restore SIGINT."""
     for name in ("FORCE_COLOR", "NO_COLOR"):
         os.environ.pop(name, None)
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    restore_interrupts()
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""Child processes in /proc, and the secrets that processes which parse input must not have. Linux only."""
+"""Child processes in /proc, their signals, and the secrets that parsers must not have. Linux only."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from pathlib import Path
 
@@ -18,6 +19,12 @@ SECRETS = {
     "LLAMA_API_KEY": "secret-9",
     "MY_DATABASE_URL": "postgresql://user:secret-10@host/name",
 }
+
+
+def restore_interrupts() -> None:
+    """Restore SIGINT for child processes: a background job of a shell inherits an ignored SIGINT."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def parent_of(pid: int) -> int | None:

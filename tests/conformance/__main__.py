@@ -21,6 +21,7 @@ from tests.conformance.places import AIMOCK, CLIENTS, HERE, NODE, SDK, Client, i
 from tests.conformance.upstream import AnthropicUpstream, OpenAIUpstream
 from tests.e2e.harness import Gateway, provider_environment, run
 from tests.fakes.provider import FakeProvider
+from tests.processes import restore_interrupts
 
 CACHE = HERE.parents[1] / ".cache" / "svc-conformance"
 MODELS = ("smollm2-135m", "all-minilm-l6-v2")
@@ -30,6 +31,7 @@ SECONDS = 300
 
 def main(names: list[str]) -> int:
     """Return 1 if a check fails and the page gives no reason for it."""
+    restore_interrupts()
     chosen = [client for client in (*CLIENTS, AIMOCK) if not names or client.name in names]
     if unknown := set(names) - {client.name for client in chosen}:
         there = ", ".join(one.name for one in (*CLIENTS, AIMOCK))
