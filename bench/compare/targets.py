@@ -125,7 +125,7 @@ def version(name: str) -> str:
             ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, timeout=10, check=False
         ).stdout.strip()
         kind = "compiled" if any((ROOT / "src" / "svc").rglob("*.so")) else "from source"
-        return f"{said.strip() or 'svc'}, {kind}, at {commit}"
+        return f"{said.partition(' (')[0].strip() or 'svc'}, {kind}, at {commit}"
     if name == "nginx":
         program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or "nginx"
         said = subprocess.run([program, "-v"], capture_output=True, text=True, timeout=10, check=False).stderr
