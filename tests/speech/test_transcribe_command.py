@@ -38,6 +38,17 @@ def test_transcribe_stdin_raw_audio_and_wav_are_accepted(gateway: Gateway, clips
     assert svc(gateway, "-").returncode == 0
 
 
+@pytest.mark.parametrize(("suffix", "name"), [("flac", "FLAC"), ("ogg", "Ogg")])
+def test_transcribe_compressed_stdin_is_rejected(
+    gateway: Gateway, clips: dict[str, Path], tmp_path: Path, suffix: str, name: str
+):
+    path = tmp_path / f"talk.{suffix}"
+    soundfile.write(path, *soundfile.read(clips["en-hello-world"]), format=suffix.upper())
+    result = svc(gateway, "-", stdin=path.read_bytes())
+    message = f"svc: Standard input is {name}, not PCM or WAV. Give the file's name instead of -.\n"
+    assert (result.returncode, result.stdout, result.stderr.decode()) == (2, b"", message)
+
+
 def test_transcribe_truncated_file_is_transcribed_with_warning(
     gateway: Gateway, clips: dict[str, Path], tmp_path: Path
 ):

@@ -64,6 +64,8 @@ AUDIO_READ_BYTES = 1 << 14
 MAX_WAV_HEADER_BYTES = 1 << 20
 """Bytes of a WAV stream before which its samples must begin."""
 WAV_MAGIC = (b"RIFF", b"RF64")
+COMPRESSED_MAGIC = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"\x1a\x45\xdf\xa3": "WebM"}
+"""First bytes of formats that standard input cannot have. An MP3 without a tag looks like quiet PCM."""
 GATEWAY_HINT = "Set SVC_GATEWAY_URL, or start a gateway: svc up"
 CAPTION_LINE_CHARACTERS = 60
 """Characters of a caption line, after which the next pause starts a new line."""
@@ -213,6 +215,8 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
         with suppress(InvalidRequest):
             parse_wav(header)
             break
+    if kind := next((kind for magic, kind in COMPRESSED_MAGIC.items() if header.startswith(magic)), None):
+        raise UsageError(f"Standard input is {kind}, not PCM or WAV. Give the file's name instead of -.")
     format_, rest, declared, bytes_read = AudioFormat(rate), header, None, 0
     if header[:4] in WAV_MAGIC:
         wav = parse_wav(header)
