@@ -34,8 +34,8 @@ STEPS: Final = (
         (sys.executable, "-m", "tests.typescript_sdk.quick"),
     ),
     ("compile the hot path, if it has changed; started first", COMPILE),
-    # Four processes on two cores: tests often wait, and three leave a fifth of the cores idle. The tests of a file share
-    # servers, so one process runs them all.
+    # Four processes on two cores: tests often wait, and three leave a fifth of the cores idle. The tests of a file
+    # share servers, so one process runs them all.
     ("tests", (*PYTEST, "--cache-clear", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")),
 )
 
