@@ -215,7 +215,15 @@ class StreamEncoder(Protocol):
 class Dialect(ABC):
     """One wire format, for clients and for upstreams."""
 
-    __slots__ = ("chat_path", "forced_tool_variant", "models_path", "name", "request_id_header", "requires_usage")
+    __slots__ = (
+        "chat_path",
+        "forced_tool_variant",
+        "model_kinds",
+        "models_path",
+        "name",
+        "request_id_header",
+        "requires_usage",
+    )
 
     def __init__(
         self,
@@ -225,6 +233,7 @@ class Dialect(ABC):
         models_path: str,
         request_id_header: bytes = b"x-request-id",
         requires_usage: bool = False,
+        model_kinds: tuple[str, ...] = ("chat",),
     ) -> None:
         self.name = name
         self.chat_path = chat_path
@@ -235,6 +244,8 @@ class Dialect(ABC):
         """The response header with the provider's id of the request, in lower case."""
         self.requires_usage = requires_usage
         """Whether each response for a client has numbers of tokens, so that missing ones are estimated."""
+        self.model_kinds = model_kinds
+        """The kinds of models that its providers can have."""
         self.forced_tool_variant: Dialect | None = None
         """The dialect of requests that force a tool call, for upstreams without `UpstreamOverrides.forced_tools`."""
 
@@ -250,6 +261,10 @@ class Dialect(ABC):
     @abstractmethod
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
         """Create the encoder of a stream. `include_usage`: the client has requested the usage."""
+
+    def client_field(self, name: str) -> str:
+        """Return the name of a field of chat completions in requests of this dialect."""
+        return name
 
     # upstreams
     @abstractmethod

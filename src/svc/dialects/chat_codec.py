@@ -89,6 +89,9 @@ class ChatCodec(TranslatingCodec):
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return self._encode_response(self._decode_response(raw))
 
+    def client_field(self, name: str) -> str:
+        return self._client.client_field(name)
+
     def _decode_response(self, raw: bytes) -> ChatResponse:
         return self._upstream.decode_response(raw)
 

@@ -75,6 +75,10 @@ class Codec(ABC):
         """Return the field that an error body of a rejected request names, if it is one of the client's."""
         return None
 
+    def client_field(self, name: str) -> str:
+        """Return the client's name of a field of chat completions, which models of this machine name in errors."""
+        return name
+
     def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:
         """Return the status, type and headers to forward to the client. None for the gateway's own error."""
         return None

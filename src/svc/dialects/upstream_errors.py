@@ -12,6 +12,7 @@ from svc.wire.chat import StreamError
 
 MAX_UPSTREAM_MESSAGE_CHARS: Final = 1000
 """Maximum length of an upstream's message. The rest is truncated."""
+MAX_PARAM_CHARS: Final = 200
 MIN_REDACTED_KEY_CHARS: Final = 6
 """Minimum length of a key that is redacted. A shorter one is no secret, and could be a part of any word."""
 
@@ -85,6 +86,13 @@ def decode_error_object(raw: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return body.get("error") if isinstance(body, dict) else None
+
+
+def decode_error_param(raw: bytes) -> str | None:
+    """Return the field that an error body in OpenAI's format names, or None."""
+    error = decode_error_object(raw)
+    param = error.get("param") if isinstance(error, dict) else None
+    return sanitize_message(param[:MAX_PARAM_CHARS]) or None if isinstance(param, str) else None
 
 
 def extract_message(body: Any, depth: int = 0) -> str | None:

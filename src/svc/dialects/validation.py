@@ -26,6 +26,7 @@ T = TypeVar("T")
 astuple: Final = msgspec.structs.astuple
 """Returns all decoded fields in order. Access to single fields would cost a lookup by name each."""
 
+MAX_MODEL_CHARS: Final = 512
 _ERROR_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING_FIELD: Final = re.compile(r"missing required field `(.*?)`")
 _TRUNCATED_INPUT: Final = "Input data was truncated"
@@ -79,6 +80,15 @@ def decode_client_fields(raw: bytes) -> dict[str, Any]:
     except _DECODE_ERRORS as fault:
         raise to_invalid_request(fault, raw=raw) from None
     return fields
+
+
+def find_requested_model(raw: bytes) -> str | None:
+    """Return the model of a body that was rejected, or None if it cannot be read."""
+    try:
+        model = msgspec.json.decode(_RAW_FIELDS_DECODER.decode(raw)["model"])
+    except (*_DECODE_ERRORS, KeyError):
+        return None
+    return model if isinstance(model, str) and 0 < len(model) <= MAX_MODEL_CHARS else None
 
 
 def encode_upstream_body(body: dict[str, Any]) -> bytes:

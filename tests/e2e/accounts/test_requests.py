@@ -100,6 +100,17 @@ def test_refused_requests_say_which_limit_and_why(gateway: Gateway) -> None:
     assert gateway.request("GET", f"/v1/requests/{limited['request_id']}", key=other["key"]).status == 404
 
 
+def test_refused_request_with_an_invalid_field_has_its_model(gateway: Gateway) -> None:
+    made = create(gateway, "--name", "hot")
+    body = {"model": GPT, "messages": HI, "temperature": 9}
+    assert gateway.request("POST", "/v1/chat/completions", body, key=made["key"]).status == 400
+    assert gateway.request("POST", "/v1/responses", b'{"model": 1}', key=made["key"]).status == 400
+    assert [row["model_asked"] for row in refused(gateway, "", made["key"])] == [None, GPT]
+    (row,) = refused(gateway, f"?model={GPT}", made["key"])
+    explanation = gateway.request("GET", f"/v1/requests/{row['request_id']}/explanation", key=made["key"]).json
+    assert explanation["guide"] == "reference/errors"
+
+
 def test_refused_requests_without_a_key_are_for_the_admin(gateway: Gateway) -> None:
     admin, made = Admin(gateway), create(gateway, "--name", "ordinary")
     secret = "svc_sk_no-such-key"

@@ -158,6 +158,8 @@ class InputDecoder:
         if item_type in _DECODED_ITEMS:
             self._add_decoded(item_type, convert_client_value(value, _Item, path), path)
         elif item_type == "item_reference":
+            if not typed.id:
+                raise InvalidRequest(f"`{path}.id` is required.", param=f"{path}.id")
             raise InvalidRequest(
                 "Items of earlier responses are not kept: send the item itself, "
                 "or set `store = true` in the table [responses] of the gateway's configuration.",

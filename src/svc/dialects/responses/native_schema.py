@@ -47,6 +47,17 @@ class NativeResponse(msgspec.Struct, gc=False):
     usage: Any = None
     error: Any = None
     incomplete_details: _IncompleteDetails | None = None
+    background: bool | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the response is none, although it may be in an event or a status of success."""
+        return self.status in ("failed", "cancelled")
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the upstream still generates it, without having been asked for a response in the background."""
+        return self.status in ("queued", "in_progress") and not self.background
 
     def token_usage(self) -> TokenUsage | None:
         """Return the usage, or None if it is missing or invalid."""

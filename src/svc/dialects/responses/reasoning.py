@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -36,6 +36,21 @@ def encode_thinking(part: ThinkingPart | RedactedThinkingPart, origin: str) -> s
     else:
         block = _Block(origin, part.text, part.signature)
     return _PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(block)).decode("ascii")
+
+
+def has_encoded_thinking(body: bytes) -> bool:
+    """Return whether a JSON body can have a string of `encode_thinking`."""
+    return _PREFIX.encode() in body
+
+
+def without_encoded_thinking(items: list[Any]) -> list[Any]:
+    """Return input items without the reasoning that `encode_thinking` encoded, which only its backend understands."""
+    return [item for item in items if not _is_encoded_thinking(item)]
+
+
+def _is_encoded_thinking(item: Any) -> bool:
+    encoded = item.get("encrypted_content") if isinstance(item, dict) and item.get("type") == "reasoning" else None
+    return isinstance(encoded, str) and encoded.startswith(_PREFIX)
 
 
 def decode_thinking(encoded: str) -> ThinkingPart | RedactedThinkingPart | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from svc.dialects.base import EncodedResponse
 from svc.dialects.responses.native_schema import NATIVE_RESPONSE_DECODER
-from svc.dialects.upstream_errors import map_upstream_error
+from svc.dialects.upstream_errors import map_upstream_error, truncated_response_error
 from svc.dialects.validation import decode_upstream_json, decode_upstream_object
 from svc.errors import ProviderFailed
 
@@ -18,6 +18,8 @@ def pass_through_response(raw: bytes) -> EncodedResponse:
         if error:
             raise map_upstream_error(error) from None
         raise
-    if payload.status == "failed":
+    if payload.has_failed:
         raise map_upstream_error(payload.error)
+    if payload.is_unfinished:
+        raise truncated_response_error()
     return EncodedResponse(raw, payload.token_usage(), payload.finish_reason(), payload.model, native_id=payload.id)

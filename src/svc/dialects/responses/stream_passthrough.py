@@ -61,9 +61,9 @@ class ResponsesPassthrough(Passthrough):
             raise map_upstream_error(decoded.error or {"code": decoded.code, "message": decoded.message})
         if not self.has_started:
             self._start(decoded)
-        self._last_number = max(self._last_number, decoded.sequence_number)
         if decoded.type in _ENDS:
             self._end(decoded)
+        self._last_number = max(self._last_number, decoded.sequence_number)
         return event
 
     def _start(self, event: NativeEvent) -> None:
@@ -80,6 +80,8 @@ class ResponsesPassthrough(Passthrough):
 
     def _end(self, event: NativeEvent) -> None:
         payload = self._decode_payload(event)
+        if payload.has_failed and event.type != "response.failed":
+            raise map_upstream_error(payload.error)  # the gateway ends the stream with `response.failed`
         self._final_response = bytes(event.response)
         self.usage = payload.token_usage() or self.usage
         self.has_ended = True

@@ -12,6 +12,7 @@ from svc.dialects.openai.stream_passthrough import OpenAIPassthrough
 from svc.dialects.request_passthrough import pass_through_request
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.upstream_errors import decode_error_param
 
 
 class _OpenAIUpstream(ChatCodec):
@@ -29,6 +30,9 @@ class _OpenAIUpstream(ChatCodec):
 
     def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
         return OpenAIPassthrough(include_usage=routing_info.include_usage)
+
+    def decode_error_param(self, raw: bytes) -> str | None:
+        return decode_error_param(raw)
 
 
 class ChatCompletions(ChatEndpoint):

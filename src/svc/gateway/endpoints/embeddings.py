@@ -9,6 +9,7 @@ from svc.dialects.openai.embedding_parts import divide_request
 from svc.dialects.openai.embeddings import check_supported, decode_response, decode_routing_info
 from svc.dialects.request_passthrough import pass_through_request
 from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.upstream_errors import decode_error_param
 
 
 class _EmbeddingsUpstream(Codec):
@@ -27,6 +28,12 @@ class _EmbeddingsUpstream(Codec):
 
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return decode_response(raw)
+
+    def decode_error_param(self, raw: bytes) -> str | None:
+        return decode_error_param(raw)
+
+    def client_field(self, name: str) -> str:
+        return "input" if name == "messages" else name
 
 
 class Embeddings(Endpoint):

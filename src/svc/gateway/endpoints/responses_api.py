@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
-from svc.dialects.responses.codec import ResponsesCodec
+from svc.dialects.responses.codec import ResponsesCodec, find_field
 from svc.dialects.responses.request_decoder import ResponsesRequest, decode_request
 from svc.dialects.responses.request_passthrough import pass_through_responses_request
 from svc.dialects.responses.response_passthrough import pass_through_response
@@ -17,6 +17,7 @@ from svc.dialects.responses.stream_encoder import encode_interruption
 from svc.dialects.responses.stream_passthrough import ResponsesPassthrough
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.upstream_errors import decode_error_param
 from svc.errors import SvcError
 from svc.wire.chat import ChatRequest
 from svc.wire.stored_response import ResponseParts
@@ -37,6 +38,12 @@ class _NativeCodec(Codec):
 
     def create_stream_transform(self, routing_info: RoutingInfo, profile: ModelProfile) -> StreamTransform:
         return ResponsesPassthrough()
+
+    def decode_error_param(self, raw: bytes) -> str | None:
+        return decode_error_param(raw)
+
+    def client_field(self, name: str) -> str:
+        return find_field(name)
 
 
 class Responses(Endpoint):

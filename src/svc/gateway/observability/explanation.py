@@ -20,6 +20,7 @@ SLOW_FACTOR: Final = 1.5
 """A request that took this many times the provider's median is called slow."""
 REFUSED_GUIDE: Final = "how-to/find-out-why-a-request-got-429"
 SLOW_GUIDE: Final = "how-to/find-out-why-a-request-is-slow"
+ERRORS_GUIDE: Final = "reference/errors"
 
 PhaseName = Literal["before_attempts", "earlier_attempts", "first_byte", "output"]
 
@@ -115,7 +116,7 @@ def explain_refused(refused: RefusedRequest, facts: LimitFacts) -> RequestExplan
         consumers=facts.consumers,
         other_refusals=facts.other_refusals,
         timing=None,
-        guide=REFUSED_GUIDE,
+        guide=REFUSED_GUIDE if refused.http_status == 429 else ERRORS_GUIDE,
     )
 
 

@@ -22,7 +22,8 @@ from svc.dialects.endpoint import Endpoint
 from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import EVENT_STREAM_CONTENT_TYPE, StreamTransform
-from svc.errors import InternalError, ProviderFailed, RateLimited, SvcError
+from svc.dialects.validation import find_requested_model
+from svc.errors import InternalError, InvalidRequest, ProviderFailed, RateLimited, SvcError
 from svc.gateway.accounting.record import RequestRecord, RequestStatus
 from svc.gateway.cache.memory import CachedResponse
 from svc.gateway.cache.recorder import ResponseRecorder
@@ -476,6 +477,10 @@ class Exchange(RetryOwner):
             lines += _dropped_fields_header(source.dropped_fields)
         return lines
 
+    def _find_rejected_model(self, error: SvcError | None) -> str | None:
+        """Return the model of a request that was rejected because of another field."""
+        return find_requested_model(self._body.raw) if isinstance(error, InvalidRequest) else None
+
     def _record_outcome(
         self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
     ) -> None:
@@ -502,7 +507,7 @@ class Exchange(RetryOwner):
         record = RequestRecord(
             self._api_key,
             self._endpoint.path,
-            self._routing_info.model if self._routing_info else None,
+            self._routing_info.model if self._routing_info else self._find_rejected_model(error),
             status,
             http_status,
             time=context.ledger.timestamp(),

@@ -94,7 +94,7 @@ def classify_error_response(
     message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
     if is_local:
-        return _describe_local_failure(failure, status, raw)
+        return _describe_local_failure(codec, failure, status, raw)
     if isinstance(failure.error, InvalidRequest):
         failure.error.param = failure.error.param or codec.decode_error_param(raw)
     failure.error.upstream = codec.decode_upstream_error(status, headers, raw)
@@ -103,10 +103,10 @@ def classify_error_response(
     return failure
 
 
-def _describe_local_failure(failure: AttemptFailure, status: int, raw: bytes) -> AttemptFailure:
+def _describe_local_failure(codec: Codec, failure: AttemptFailure, status: int, raw: bytes) -> AttemptFailure:
     if isinstance(failure.error, InvalidRequest) and failure.error.param == "messages":  # an unsupported kind of input
         return failure
-    described = describe_local_error(status, raw)
+    described = describe_local_error(status, raw, codec.client_field)
     if described is not None:
         return AttemptFailure(described, RetryDecision.GIVE_UP)
     if isinstance(failure.error, ModelNotFound):

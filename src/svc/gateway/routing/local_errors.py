@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from svc.dialects.upstream_errors import decode_error_object, extract_message
@@ -32,8 +33,11 @@ _QUOTED_PART: Final = re.compile(r"[{\"'`]")
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
 
 
-def describe_local_error(status: int, raw: bytes) -> InvalidRequest | None:
-    """Return the error for an invalid request, with llama.cpp's message as `reason`. None for others."""
+def describe_local_error(status: int, raw: bytes, client_field: Callable[[str], str]) -> InvalidRequest | None:
+    """Return the error for an invalid request, with llama.cpp's message as `reason`. None for others.
+
+    `client_field` returns the client's name of a field of chat completions.
+    """
     error = decode_error_object(raw)
     message = extract_message(error) or ""
     details: dict[str, Any] = error if isinstance(error, dict) else {}
@@ -43,16 +47,15 @@ def describe_local_error(status: int, raw: bytes) -> InvalidRequest | None:
     param = details.get("param")
     param = param if isinstance(param, str) else None
     if is_too_long:
-        return _describe_length(details, message, param)
-    described = _describe_reason(message, param)
+        return _describe_length(details, message, param or client_field("messages"))
+    described = _describe_reason(message, param, client_field)
     described.reason = _QUOTED_PART.split(message, 1)[0][:MAX_LOGGED_REASON_CHARS].rstrip()
     return described
 
 
-def _describe_length(details: dict[str, Any], message: str, param: str | None) -> InvalidRequest:
+def _describe_length(details: dict[str, Any], message: str, param: str) -> InvalidRequest:
     tokens, window = _find_count(details, "n_prompt_tokens", message), _find_count(details, "n_ctx", message)
-    subject = f"`{param}`" if param else "The request"
-    text = f"{subject} is longer than the context window of this model"
+    text = f"`{param}` is longer than the context window of this model"
     text += f", {window} tokens" if window else ""
     return InvalidRequest(f"{text}: it has {tokens} tokens." if tokens else f"{text}.", param=param)
 
@@ -66,8 +69,8 @@ def _find_count(details: dict[str, Any], name: str, message: str) -> int:
     return int(match[1]) if match is not None else 0
 
 
-def _describe_reason(message: str, param: str | None) -> InvalidRequest:
+def _describe_reason(message: str, param: str | None, client_field: Callable[[str], str]) -> InvalidRequest:
     for pattern, text, field in _REASONS:
         if pattern.search(message):
-            return InvalidRequest(text, param=field or param)
+            return InvalidRequest(text, param=client_field(field) if field else param)
     return InvalidRequest(_OTHER_REASON, param=param)

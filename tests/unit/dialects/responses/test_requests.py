@@ -393,3 +393,27 @@ def test_request_native_is_unchanged_with_fields_that_translation_rejects() -> N
 def test_request_tool_name_that_providers_refuse_names_field(name: str) -> None:
     assert param_of(tools=[{**FUNCTION, "name": name}]) == "tools[0].name"
     assert param_of(tools=[{"type": "custom", "name": name}]) == "tools[0].name"
+
+
+THINKING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "svc1.e30="}
+NATIVE_REASONING = {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "gAAAA"}
+QUESTION = {"type": "message", "role": "user", "content": "What is svc1.?"}
+
+
+def test_request_native_gets_no_reasoning_of_translated_responses() -> None:
+    built = encode(None, input=[QUESTION, THINKING, NATIVE_REASONING], temperature=0.5)
+    body = json.loads(built.body)
+    assert body == {"model": "m", "input": [QUESTION, NATIVE_REASONING], "temperature": 0.5}
+
+
+def test_request_native_gets_no_reasoning_of_stored_translated_responses() -> None:
+    body = RequestBody(json.dumps({"model": "m", "previous_response_id": "resp_1", "input": [QUESTION]}).encode())
+    body.earlier_items = EarlierItems([json.dumps(THINKING), json.dumps(NATIVE_REASONING)], {})
+    profile = ModelProfile("m", has_responses=True)
+    codec = endpoint.select_codec(openai.dialect, profile)
+    built = codec.encode_request(body, endpoint.decode_routing_info(body), profile, lambda: None)
+    assert [item["type"] for item in json.loads(built.body)["input"]] == ["reasoning", "message"]
+
+
+def test_request_item_reference_without_id_names_id() -> None:
+    assert param_of(input=[{"type": "item_reference"}]) == "input[0].id"

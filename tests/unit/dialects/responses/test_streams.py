@@ -13,6 +13,7 @@ from tests.openresponses import read_events, validate_events
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect, ModelProfile
+from svc.dialects.responses.response_passthrough import pass_through_response
 from svc.dialects.responses.stream_encoder import MAX_STREAMED_CHARS
 from svc.errors import ProviderFailed, RateLimited
 
@@ -227,3 +228,35 @@ def test_native_stream_without_start_raises_before_client_gets_status(first: byt
     with pytest.raises(ProviderFailed):
         transform.feed(first)
     assert not transform.has_started
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_stream_completed_event_of_failed_response_ends_in_failed(status: str) -> None:
+    *events, last = responses_wire.stream("eins zwei drei")
+    prefix, data = last.split(b"data: ", 1)
+    event = json.loads(data)
+    event["response"] |= {"status": status, "error": {"code": "server_error", "message": "It broke."}}
+    found = stream(None, [*events, prefix + b"data: " + json.dumps(event).encode() + b"\n\n"])
+    assert event["type"] == "response.completed"
+    assert [each["type"] for each in found].count("response.completed") == 0
+    assert found[-1]["type"] == "response.failed"
+    assert "It broke." in found[-1]["response"]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_accepted"),
+    [
+        ({"status": "completed"}, True),
+        ({"status": "queued", "background": True}, True),
+        ({"status": "in_progress"}, False),
+        ({"status": "queued", "background": False}, False),
+        ({"status": "cancelled"}, False),
+    ],
+)
+def test_native_response_that_is_unfinished_is_an_error(fields: dict[str, Any], is_accepted: bool) -> None:
+    raw = json.dumps({"id": "resp_1", "model": "m", "output": [], **fields}).encode()
+    if is_accepted:
+        assert pass_through_response(raw).body == raw
+    else:
+        with pytest.raises(ProviderFailed):
+            pass_through_response(raw)

@@ -191,3 +191,12 @@ def test_classify_error_response_same_dialect_keeps_upstream_error(status: int, 
         kept = {"retry-after": "1", "anthropic-ratelimit-requests-limit": "5"}
         assert (upstream.status, upstream.type, upstream.headers) == (status, "custom_error", kept)
     assert classify_error_response(codec_between(openai, anthropic), status, headers, raw).error.upstream is None
+
+
+def test_classify_error_response_same_dialect_keeps_param() -> None:
+    raw = b'{"error": {"message": "Too hot.", "type": "invalid_request_error", "param": "temperature"}}'
+    same = classify_error_response(codec_between(openai, openai), 400, {}, raw).error
+    assert (same.param, same.message) == ("temperature", "Too hot.")
+    assert classify_error_response(codec_between(anthropic, openai), 400, {}, raw).error.param is None
+    wrong = b'{"error": {"message": "Too hot.", "param": {"a": 1}}}'
+    assert classify_error_response(codec_between(openai, openai), 400, {}, wrong).error.param is None

@@ -1,11 +1,16 @@
-"""What the log gets of an error of llama.cpp: the cause, without a part of the request."""
+"""Errors of llama.cpp: the cause for the log, without a part of the request, and the client's name of the field."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from tests.codecs import codec_between
 
+from svc.dialects.anthropic import dialect as anthropic
+from svc.dialects.openai import dialect as openai
+from svc.gateway.endpoints import embeddings, responses_api
+from svc.gateway.routing.failures import classify_error_response
 from svc.gateway.routing.local_errors import describe_local_error
 
 
@@ -18,7 +23,35 @@ from svc.gateway.routing.local_errors import describe_local_error
     ],
 )
 def test_local_error_reason_has_no_part_of_the_request(message: str, reason: str) -> None:
-    error = describe_local_error(400, json.dumps({"error": {"code": 400, "message": message}}).encode())
+    error = describe_local_error(400, json.dumps({"error": {"code": 400, "message": message}}).encode(), str)
     assert error is not None
     assert error.reason == reason
     assert "secret" not in error.message
+
+
+TOO_LONG = {"type": "exceed_context_size_error", "message": "too long", "n_prompt_tokens": 9000, "n_ctx": 8192}
+SCHEMA = {"type": "invalid_request_error", "message": "failed to parse grammar"}
+CODECS = {
+    "chat": codec_between(openai, openai),
+    "messages": codec_between(anthropic, openai),
+    "responses": responses_api.ResponsesCodec(openai),
+    "embeddings": embeddings.endpoint.codecs[openai],
+}
+
+
+@pytest.mark.parametrize(
+    ("client", "error", "param"),
+    [
+        ("chat", TOO_LONG, "messages"),
+        ("messages", TOO_LONG, "messages"),
+        ("responses", TOO_LONG, "input"),
+        ("embeddings", TOO_LONG, "input"),
+        ("chat", SCHEMA, "response_format"),
+        ("messages", SCHEMA, "output_config.format"),
+        ("responses", SCHEMA, "text.format"),
+    ],
+)
+def test_local_error_names_the_field_of_the_client(client: str, error: dict[str, object], param: str) -> None:
+    raw = json.dumps({"error": {"code": 400, **error}}).encode()
+    failure = classify_error_response(CODECS[client], 400, {}, raw, is_local=True)
+    assert failure.error.param == param
