@@ -31,7 +31,7 @@ def soaking(home: Path, scheme: str = "https") -> Iterator[Soak]:
         upstreams = {(letter, "fake"): fake for letter, fake in fakes.items()}
         config = configuration(upstreams, {"closed": closed_port(), "silent": closed_port()}, scheme)
         config = config.replace("timeout = 1", "timeout = 5").replace("total_timeout = 3", "total_timeout = 8")
-        config = config.replace("retries = 1", "retries = 1\nretry_share = 1\nbreaker = false")
+        config = config.replace("retries = 1", "retries = 1\nretry_share = 1")
         env = {"FAULTY_KEY": "sk-faulty", "SSL_CERT_FILE": str(file)}
         gateway = Gateway(home, env=env, config=config).start()
         try:

@@ -56,13 +56,16 @@ export interface RequestOptions {
 
 /** Sends a request. Throws `ApiError` for an error response, and for a gateway that cannot be reached (status 0). */
 export async function request(path: string, options: RequestOptions = {}): Promise<Response> {
+  let usedSession = session;
   let response = await send(path, options);
   if (response.status === 403 && options.method && options.method !== "GET" && (await hasSessionOfAnotherTab())) {
+    usedSession = session;
     response = await send(path, options);
   }
   if (!response.ok) {
     const error = await readError(response);
-    if (response.status === 401) endListeners.forEach((listener) => listener());
+    // A late response to a request from before a login says nothing about the new session.
+    if (response.status === 401 && session === usedSession) endListeners.forEach((listener) => listener());
     throw error;
   }
   return response;
