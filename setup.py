@@ -28,5 +28,6 @@ data_files += [
     (f"share/svc/{folder}", sorted(str(path) for path in Path("deploy", folder).iterdir() if ".test." not in path.name))
     for folder in ("caddy", "grafana", "nginx", "prometheus", "systemd")
 ]
+data_files.append(("share/svc/reference", ["docs/reference/errors.md"]))
 data_files.append(("share/svc/how-to", sorted(map(str, Path("docs", "how-to").glob("*.md")))))
 setup(cmdclass={"build_py": BuildWithConsole}, data_files=data_files)

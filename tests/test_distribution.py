@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from svc.distribution import DISTRIBUTION_NAME, install_command
-from svc.gateway.observability.explanation import REFUSED_GUIDE
+from svc.gateway.observability.explanation import ERRORS_GUIDE, REFUSED_GUIDE, SLOW_GUIDE
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -94,7 +94,8 @@ def test_wheel_without_the_console_is_not_built(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "svc/console/static/index.html" in names
     assert any(name.endswith("data/share/svc/systemd/svc.service") for name in names)
-    assert any(name.endswith(f"data/share/svc/{REFUSED_GUIDE}.md") for name in names)
+    for guide in (REFUSED_GUIDE, SLOW_GUIDE, ERRORS_GUIDE):
+        assert any(name.endswith(f"data/share/svc/{guide}.md") for name in names)
 
 
 def build_wheel(source: Path) -> subprocess.CompletedProcess[str]:

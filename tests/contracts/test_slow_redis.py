@@ -26,8 +26,10 @@ from tests.fakes.redis_server import RedisServer
 from tests.fakes.tcp_proxy import TcpProxy
 
 LATE_SECONDS = 2.2
-"""A delay of Redis's replies that a busy machine does not add by itself. A request that waits less did not wait for the
-reply. The product's own limit is 40 ms, or 100 ms while the process is busy; `bench.redis_limits` measures it."""
+"""A delay of Redis's replies. It exceeds the client's own timeout of 2 s, `REPLY_TIMEOUT_SECONDS`."""
+MAX_WAIT_SECONDS = 1.8
+"""A request that waits for Redis waits at least until that timeout. The product's own limit is 0.04 to 0.1 s, which a
+busy machine exceeds; `python -m bench.redis_limits --slow` measures it."""
 KEY = ApiKey("k", "shop", rpm=1000, budget_usd=100.0)
 CHAIN = backends_of(CHEAP)
 
@@ -104,7 +106,7 @@ def admitted(results: list[tuple[Reservation | SvcError, float]]) -> list[Reserv
     return [reservation for reservation, _ in results if isinstance(reservation, Reservation)]
 
 
-async def test_rate_limiter_redis_200_ms_late_waits_once_and_counts_all(harness: SlowHarness, proxy: TcpProxy) -> None:
+async def test_rate_limiter_redis_200_ms_late_is_slow_and_counts_all(harness: SlowHarness, proxy: TcpProxy) -> None:
     proxy.delay_seconds = 0.2
     first = await asyncio.gather(*(harness.timed() for _ in range(10)))
     assert len(admitted(first)) == 10
@@ -141,7 +143,7 @@ async def test_rate_limiter_redis_2_s_late_counts_locally(harness: SlowHarness, 
     key = ApiKey("few", "shop", rpm=3)
     results = [await harness.timed(key) for _ in range(5)]
     assert len(admitted(results)) == 3
-    assert max(seconds for _, seconds in results) < LATE_SECONDS
+    assert max(seconds for _, seconds in results) < MAX_WAIT_SECONDS
     await until(lambda: harness.redis.is_down)
     assert isinstance(harness.decide_now(ApiKey("more", "shop", rpm=3)), Reservation)
     proxy.delay_seconds = 0.0
@@ -167,7 +169,7 @@ async def test_rate_limiter_redis_stopped_under_load_adds_money_once(harness: Sl
     finally:
         server.thaw()
     assert len(reservations) > 310
-    assert max(waits) < LATE_SECONDS, "Redis was stopped for longer"
+    assert max(waits) < MAX_WAIT_SECONDS
     await until(lambda: not harness.redis.is_down)
     for reservation in reservations:
         reservation.commit(5, 0.001)

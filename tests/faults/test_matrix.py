@@ -38,8 +38,7 @@ total_timeout = 3
 retries = 1
 breaker = false
 """
-"""All chains end at the same spare providers. On a busy machine, some of these answer too late for a cell. An open
-breaker would then fail the cells after it as well."""
+"""All chains share the same fallback providers. On a busy machine, an open breaker would fail unrelated cells."""
 AT_ONCE = 12
 """Number of cells that run concurrently."""
 SLACK = 1.0

@@ -64,8 +64,9 @@ AUDIO_READ_BYTES = 1 << 14
 MAX_WAV_HEADER_BYTES = 1 << 20
 """Bytes of a WAV stream before which its samples must begin."""
 WAV_MAGIC = (b"RIFF", b"RF64")
-COMPRESSED_MAGIC = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"\x1a\x45\xdf\xa3": "WebM"}
-"""First bytes of formats that standard input cannot have. An MP3 without a tag looks like quiet PCM."""
+COMPRESSED_MAGIC = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"\x1a\x45\xdf\xa3": "WebM or Matroska"}
+"""First bytes of formats that standard input cannot have. An MP3 without an ID3 tag cannot be told from PCM."""
+MAGIC_BYTES = 8
 GATEWAY_HINT = "Set SVC_GATEWAY_URL, or start a gateway: svc up"
 CAPTION_LINE_CHARACTERS = 60
 """Characters of a caption line, after which the next pause starts a new line."""
@@ -207,7 +208,7 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
     # A daemon thread: a read from a silent microphone cannot be interrupted, and must not delay the exit.
     threading.Thread(target=_read_in_thread, args=(source, queue, loop), daemon=True).start()
     header = b""
-    while len(header) < MAX_WAV_HEADER_BYTES and (not header or header[:4] in WAV_MAGIC):
+    while len(header) < MAX_WAV_HEADER_BYTES and (len(header) < MAGIC_BYTES or header[:4] in WAV_MAGIC):
         block = await _next_block(queue)
         header += block
         if not block:
@@ -215,7 +216,9 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
         with suppress(InvalidRequest):
             parse_wav(header)
             break
-    if kind := next((kind for magic, kind in COMPRESSED_MAGIC.items() if header.startswith(magic)), None):
+    kind = next((kind for magic, kind in COMPRESSED_MAGIC.items() if header.startswith(magic)), None)
+    if kind or header[4:8] == b"ftyp":
+        kind = kind or "MP4"
         raise UsageError(f"Standard input is {kind}, not PCM or WAV. Give the file's name instead of -.")
     format_, rest, declared, bytes_read = AudioFormat(rate), header, None, 0
     if header[:4] in WAV_MAGIC:

@@ -245,7 +245,7 @@ class Dialect(ABC):
         self.requires_usage = requires_usage
         """Whether each response for a client has numbers of tokens, so that missing ones are estimated."""
         self.model_kinds = model_kinds
-        """The kinds of models that its providers can have."""
+        """Supported values of a model's `kind`."""
         self.forced_tool_variant: Dialect | None = None
         """The dialect of requests that force a tool call, for upstreams without `UpstreamOverrides.forced_tools`."""
 
@@ -262,8 +262,8 @@ class Dialect(ABC):
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
         """Create the encoder of a stream. `include_usage`: the client has requested the usage."""
 
-    def client_field(self, name: str) -> str:
-        """Return the name of a field of chat completions in requests of this dialect."""
+    def map_field_name(self, name: str) -> str:
+        """Return this dialect's name of a request field of chat completions."""
         return name
 
     # upstreams

@@ -89,8 +89,8 @@ class ChatCodec(TranslatingCodec):
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return self._encode_response(self._decode_response(raw))
 
-    def client_field(self, name: str) -> str:
-        return self._client.client_field(name)
+    def map_field_name(self, name: str) -> str:
+        return self._client.map_field_name(name)
 
     def _decode_response(self, raw: bytes) -> ChatResponse:
         return self._upstream.decode_response(raw)

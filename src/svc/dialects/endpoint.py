@@ -75,8 +75,8 @@ class Codec(ABC):
         """Return the field that an error body of a rejected request names, if it is one of the client's."""
         return None
 
-    def client_field(self, name: str) -> str:
-        """Return the client's name of a field of chat completions, which models of this machine name in errors."""
+    def map_field_name(self, name: str) -> str:
+        """Return the client's name of a request field of chat completions, for errors of models of this machine."""
         return name
 
     def decode_upstream_error(self, status: int, headers: Mapping[bytes, bytes], raw: bytes) -> UpstreamError | None:

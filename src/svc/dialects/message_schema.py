@@ -10,6 +10,12 @@ ABSENT: Final = msgspec.Raw(b"null")
 """The default of an optional field that is not decoded."""
 
 
+class ModelField(msgspec.Struct, gc=False):
+    """The field `model` of a request. Other fields are skipped."""
+
+    model: str
+
+
 class UndecodedPart(msgspec.Struct, gc=False):
     """A part whose text is not decoded. `message_text` checks that it is a string or null."""
 

@@ -12,7 +12,6 @@ from svc.wire.chat import StreamError
 
 MAX_UPSTREAM_MESSAGE_CHARS: Final = 1000
 """Maximum length of an upstream's message. The rest is truncated."""
-MAX_PARAM_CHARS: Final = 200
 MIN_REDACTED_KEY_CHARS: Final = 6
 """Minimum length of a key that is redacted. A shorter one is no secret, and could be a part of any word."""
 
@@ -26,6 +25,8 @@ _SECRET_PATTERN: Final = re.compile(
     | (?<![\w-]) [\w-]+ (?: \.[\w-]+ ){0,15} \. (?: internal | local | svc | lan ) \b
     | \b bearer \s+ \S+ )"""
 )
+_FIELD_PATH: Final = re.compile(r"[a-z_]{1,40}(?:\.[A-Za-z_]{1,40}|\[\d{1,9}\]){0,8}")
+"""The path of a field, such as `messages[0].content`. A key has a dash or more letters."""
 _VENDOR_DOCS_LINK: Final = re.compile(
     r"https://(?:[a-z0-9-]{1,63}\.){0,4}(?:anthropic|claude|openai)\.com(?:/[\w./#-]*)?[.,;:!)'\"]*"
 )
@@ -92,7 +93,7 @@ def decode_error_param(raw: bytes) -> str | None:
     """Return the field that an error body in OpenAI's format names, or None."""
     error = decode_error_object(raw)
     param = error.get("param") if isinstance(error, dict) else None
-    return sanitize_message(param[:MAX_PARAM_CHARS]) or None if isinstance(param, str) else None
+    return param if isinstance(param, str) and _FIELD_PATH.fullmatch(param) else None
 
 
 def extract_message(body: Any, depth: int = 0) -> str | None:

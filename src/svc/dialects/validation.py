@@ -18,6 +18,7 @@ from svc.dialects.json_skeleton import (
     has_excess_values,
     strip_long_strings,
 )
+from svc.dialects.message_schema import ModelField
 from svc.errors import InvalidRequest, ProviderFailed
 from svc.wire.type_names import with_json_types
 
@@ -27,6 +28,7 @@ astuple: Final = msgspec.structs.astuple
 """Returns all decoded fields in order. Access to single fields would cost a lookup by name each."""
 
 MAX_MODEL_CHARS: Final = 512
+"""Maximum length of a model's name."""
 _ERROR_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING_FIELD: Final = re.compile(r"missing required field `(.*?)`")
 _TRUNCATED_INPUT: Final = "Input data was truncated"
@@ -85,10 +87,10 @@ def decode_client_fields(raw: bytes) -> dict[str, Any]:
 def find_requested_model(raw: bytes) -> str | None:
     """Return the model of a body that was rejected, or None if it cannot be read."""
     try:
-        model = msgspec.json.decode(_RAW_FIELDS_DECODER.decode(raw)["model"])
-    except (*_DECODE_ERRORS, KeyError):
+        model = _MODEL_DECODER.decode(raw).model
+    except _DECODE_ERRORS:
         return None
-    return model if isinstance(model, str) and 0 < len(model) <= MAX_MODEL_CHARS else None
+    return model if 0 < len(model) <= MAX_MODEL_CHARS else None
 
 
 def encode_upstream_body(body: dict[str, Any]) -> bytes:
@@ -181,5 +183,6 @@ def decode_upstream_object(raw: bytes) -> dict[str, Any]:
     return decode_upstream_json(_OBJECT_DECODER, raw)
 
 
+_MODEL_DECODER: Final = msgspec.json.Decoder(ModelField)
 _RAW_FIELDS_DECODER: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECT_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])

@@ -48,7 +48,7 @@ class AnthropicDialect(Dialect):
     def create_stream_encoder(self, *, include_usage: bool) -> StreamEncoder:
         return AnthropicStreamEncoder()  # its clients always get the usage
 
-    def client_field(self, name: str) -> str:
+    def map_field_name(self, name: str) -> str:
         return "output_config.format" if name == "response_format" else name
 
     def auth_headers(self, api_key: str) -> tuple[tuple[str, str], ...]:

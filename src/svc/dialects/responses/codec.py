@@ -75,8 +75,8 @@ class ResponsesCodec(TranslatingCodec):
     def decode_response(self, raw: bytes) -> EncodedResponse:
         raise NotImplementedError
 
-    def client_field(self, name: str) -> str:
-        return find_field(name)
+    def map_field_name(self, name: str) -> str:
+        return to_responses_field(name)
 
 
 class BoundResponsesCodec(ResponsesCodec):
@@ -130,7 +130,7 @@ def _filter_thinking(decoded: DecodedMessage, origin: str) -> DecodedMessage:
 def _rename_field(error: InvalidRequest, messages: list[DecodedMessage]) -> InvalidRequest:
     """Return the error with the field of this dialect."""
     param = error.param or ""
-    new_name = _find_message_field(param, messages) or find_field(param)
+    new_name = _find_message_field(param, messages) or to_responses_field(param)
     return InvalidRequest(error.message.replace(f"`{param}`", f"`{new_name}`"), param=new_name or None)
 
 
@@ -144,8 +144,8 @@ def _find_message_field(param: str, messages: list[DecodedMessage]) -> str:
     return paths[position] if position < len(paths) else ""
 
 
-def find_field(param: str) -> str:
-    """Return the name in this dialect of a field that a dialect of upstreams names."""
+def to_responses_field(param: str) -> str:
+    """Return the Responses API's name of an upstream's field."""
     for name, new_name in _FIELD_NAMES.items():
         if param == name or param.startswith(f"{name}."):
             return new_name + param[len(name) :]

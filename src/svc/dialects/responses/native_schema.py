@@ -51,12 +51,12 @@ class NativeResponse(msgspec.Struct, gc=False):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the response is none, although it may be in an event or a status of success."""
+        """Whether the upstream reports a failed or cancelled response."""
         return self.status in ("failed", "cancelled")
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the upstream still generates it, without having been asked for a response in the background."""
+        """Whether the response is not complete and is no background response."""
         return self.status in ("queued", "in_progress") and not self.background
 
     def token_usage(self) -> TokenUsage | None:

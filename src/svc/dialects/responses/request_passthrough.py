@@ -17,11 +17,14 @@ def pass_through_responses_request(
 
     The reasoning of translated responses is left out: the upstream did not make it.
     """
-    if body.earlier_items is not None or has_encoded_thinking(body.raw):
-        fields = decode_client_object(body.raw)
-        if body.earlier_items is not None:
-            fields = insert_earlier_items(fields, body.earlier_items)
-        if isinstance(fields.get("input"), list):
-            fields["input"] = without_encoded_thinking(fields["input"])
+    if body.earlier_items is not None:
+        fields = insert_earlier_items(decode_client_object(body.raw), body.earlier_items)
+        fields["input"] = without_encoded_thinking(fields["input"])
         body = RequestBody(encode_upstream_body(fields))
+    elif has_encoded_thinking(body.raw):
+        fields = decode_client_object(body.raw)
+        items = fields.get("input")
+        kept = without_encoded_thinking(items) if isinstance(items, list) else items
+        if kept != items:
+            body = RequestBody(encode_upstream_body({**fields, "input": kept}))
     return pass_through_request(body, routing_info, profile, ask_usage=False)

@@ -19,7 +19,7 @@ from svc.dialects.responses.native_schema import (
 from svc.dialects.responses.response_codec import encode_response_error
 from svc.dialects.responses.stream_encoder import EventWriter
 from svc.dialects.stream_transform import Passthrough
-from svc.dialects.upstream_errors import map_upstream_error
+from svc.dialects.upstream_errors import map_upstream_error, truncated_response_error
 from svc.dialects.validation import decode_upstream_json
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.sse import event_data
@@ -74,16 +74,18 @@ class ResponsesPassthrough(Passthrough):
                 raise map_upstream_error(failed.error)
             raise ProviderFailed("The provider's stream has no start event.")
         payload = self._decode_payload(event)
+        if event.type in _ENDS:
+            _check_end(payload)
         self.model, self._native_id = payload.model, payload.id
         self._created = bytes(event.response)
         self.has_started = True
 
     def _end(self, event: NativeEvent) -> None:
         payload = self._decode_payload(event)
-        if payload.has_failed and event.type != "response.failed":
-            raise map_upstream_error(payload.error)  # the gateway ends the stream with `response.failed`
-        self._final_response = bytes(event.response)
         self.usage = payload.token_usage() or self.usage
+        if event.type != "response.failed":
+            _check_end(payload)
+        self._final_response = bytes(event.response)
         self.has_ended = True
         if event.type == "response.failed":
             self.error = map_upstream_error(payload.error).strip_traceback()
@@ -105,3 +107,11 @@ class ResponsesPassthrough(Passthrough):
         response = {**_CREATED_DECODER.decode(self._created), **ending} if self._created else ending
         self._final_response = msgspec.json.encode(response) if self._created else b""
         return EventWriter(self._last_number + 1).write("response.failed", {"response": response})
+
+
+def _check_end(payload: NativeResponse) -> None:
+    """Raise the error of a response that is not complete, although its event says so."""
+    if payload.has_failed:
+        raise map_upstream_error(payload.error)
+    if payload.is_unfinished:
+        raise truncated_response_error()

@@ -32,7 +32,7 @@ class _EmbeddingsUpstream(Codec):
     def decode_error_param(self, raw: bytes) -> str | None:
         return decode_error_param(raw)
 
-    def client_field(self, name: str) -> str:
+    def map_field_name(self, name: str) -> str:
         return "input" if name == "messages" else name
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
-from svc.dialects.responses.codec import ResponsesCodec, find_field
+from svc.dialects.responses.codec import ResponsesCodec, to_responses_field
 from svc.dialects.responses.request_decoder import ResponsesRequest, decode_request
 from svc.dialects.responses.request_passthrough import pass_through_responses_request
 from svc.dialects.responses.response_passthrough import pass_through_response
@@ -42,8 +42,8 @@ class _NativeCodec(Codec):
     def decode_error_param(self, raw: bytes) -> str | None:
         return decode_error_param(raw)
 
-    def client_field(self, name: str) -> str:
-        return find_field(name)
+    def map_field_name(self, name: str) -> str:
+        return to_responses_field(name)
 
 
 class Responses(Endpoint):

@@ -93,7 +93,10 @@ def classify_error_response(
     """
     message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
-    if is_local:
+    is_unsupported_input = isinstance(failure.error, InvalidRequest) and failure.error.param == "messages"
+    if is_unsupported_input:
+        failure.error.param = codec.map_field_name("messages")
+    elif is_local:
         return _describe_local_failure(codec, failure, status, raw)
     if isinstance(failure.error, InvalidRequest):
         failure.error.param = failure.error.param or codec.decode_error_param(raw)
@@ -104,9 +107,7 @@ def classify_error_response(
 
 
 def _describe_local_failure(codec: Codec, failure: AttemptFailure, status: int, raw: bytes) -> AttemptFailure:
-    if isinstance(failure.error, InvalidRequest) and failure.error.param == "messages":  # an unsupported kind of input
-        return failure
-    described = describe_local_error(status, raw, codec.client_field)
+    described = describe_local_error(status, raw, codec.map_field_name)
     if described is not None:
         return AttemptFailure(described, RetryDecision.GIVE_UP)
     if isinstance(failure.error, ModelNotFound):

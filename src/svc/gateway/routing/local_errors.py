@@ -33,10 +33,10 @@ _QUOTED_PART: Final = re.compile(r"[{\"'`]")
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
 
 
-def describe_local_error(status: int, raw: bytes, client_field: Callable[[str], str]) -> InvalidRequest | None:
+def describe_local_error(status: int, raw: bytes, map_field_name: Callable[[str], str]) -> InvalidRequest | None:
     """Return the error for an invalid request, with llama.cpp's message as `reason`. None for others.
 
-    `client_field` returns the client's name of a field of chat completions.
+    `map_field_name` returns the client's name of a field of chat completions.
     """
     error = decode_error_object(raw)
     message = extract_message(error) or ""
@@ -45,10 +45,10 @@ def describe_local_error(status: int, raw: bytes, client_field: Callable[[str], 
     if status not in (400, 413, 422) and not is_too_long:
         return None
     param = details.get("param")
-    param = param if isinstance(param, str) else None
+    param = map_field_name(param) if isinstance(param, str) else None
     if is_too_long:
-        return _describe_length(details, message, param or client_field("messages"))
-    described = _describe_reason(message, param, client_field)
+        return _describe_length(details, message, param or map_field_name("messages"))
+    described = _describe_reason(message, param, map_field_name)
     described.reason = _QUOTED_PART.split(message, 1)[0][:MAX_LOGGED_REASON_CHARS].rstrip()
     return described
 
@@ -69,8 +69,8 @@ def _find_count(details: dict[str, Any], name: str, message: str) -> int:
     return int(match[1]) if match is not None else 0
 
 
-def _describe_reason(message: str, param: str | None, client_field: Callable[[str], str]) -> InvalidRequest:
+def _describe_reason(message: str, param: str | None, map_field_name: Callable[[str], str]) -> InvalidRequest:
     for pattern, text, field in _REASONS:
         if pattern.search(message):
-            return InvalidRequest(text, param=client_field(field) if field else param)
+            return InvalidRequest(text, param=map_field_name(field) if field else param)
     return InvalidRequest(_OTHER_REASON, param=param)

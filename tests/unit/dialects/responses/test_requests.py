@@ -415,5 +415,10 @@ def test_request_native_gets_no_reasoning_of_stored_translated_responses() -> No
     assert [item["type"] for item in json.loads(built.body)["input"]] == ["reasoning", "message"]
 
 
+def test_request_native_text_about_reasoning_is_unchanged() -> None:
+    raw = b'{"model": "m",  "input": [{"role": "user", "content": "svc1. is a prefix"}]}'
+    assert encode_responses_request(None, raw, ModelProfile("m")).body == raw
+
+
 def test_request_item_reference_without_id_names_id() -> None:
     assert param_of(input=[{"type": "item_reference"}]) == "input[0].id"

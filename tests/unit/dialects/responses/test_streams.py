@@ -230,33 +230,51 @@ def test_native_stream_without_start_raises_before_client_gets_status(first: byt
     assert not transform.has_started
 
 
-@pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_stream_completed_event_of_failed_response_ends_in_failed(status: str) -> None:
-    *events, last = responses_wire.stream("eins zwei drei")
+def with_status(last: bytes, status: str) -> bytes:
+    """Return the last event of a stream with an error and another status of its response."""
     prefix, data = last.split(b"data: ", 1)
     event = json.loads(data)
     event["response"] |= {"status": status, "error": {"code": "server_error", "message": "It broke."}}
-    found = stream(None, [*events, prefix + b"data: " + json.dumps(event).encode() + b"\n\n"])
-    assert event["type"] == "response.completed"
-    assert [each["type"] for each in found].count("response.completed") == 0
+    return prefix + b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "in_progress"])
+def test_stream_completed_event_of_failed_response_ends_in_failed(status: str) -> None:
+    *events, last = responses_wire.stream("eins zwei drei")
+    assert b"response.completed" in last
+    found = stream(None, [*events, with_status(last, status)])
+    assert [event["type"] for event in found].count("response.completed") == 0
     assert found[-1]["type"] == "response.failed"
-    assert "It broke." in found[-1]["response"]["error"]["message"]
+    assert ("It broke." in found[-1]["response"]["error"]["message"]) == (status != "in_progress")
+
+
+def test_stream_that_begins_with_completed_event_of_failed_response_has_not_started() -> None:
+    transform = create_responses_stream(None, client_request())
+    with pytest.raises(ProviderFailed, match=r"It broke\."):
+        transform.feed(with_status(responses_wire.stream("eins")[-1], "failed"))
+    assert not transform.has_started
+
+
+def test_stream_completed_event_of_failed_response_keeps_usage() -> None:
+    *events, last = responses_wire.stream("eins zwei drei")
+    transform = create_responses_stream(None, client_request())
+    transform.feed(b"".join([*events, with_status(last, "failed")]))
+    assert transform.error is not None
+    assert transform.usage is not None
+
+
+def native_response(**fields: Any) -> bytes:
+    return json.dumps({"id": "resp_1", "model": "m", "output": [], **fields}).encode()
+
+
+@pytest.mark.parametrize("fields", [{"status": "completed"}, {"status": "queued", "background": True}])
+def test_native_response_complete_or_in_background_is_unchanged(fields: dict[str, Any]) -> None:
+    assert pass_through_response(native_response(**fields)).body == native_response(**fields)
 
 
 @pytest.mark.parametrize(
-    ("fields", "is_accepted"),
-    [
-        ({"status": "completed"}, True),
-        ({"status": "queued", "background": True}, True),
-        ({"status": "in_progress"}, False),
-        ({"status": "queued", "background": False}, False),
-        ({"status": "cancelled"}, False),
-    ],
+    "fields", [{"status": "in_progress"}, {"status": "queued", "background": False}, {"status": "cancelled"}]
 )
-def test_native_response_that_is_unfinished_is_an_error(fields: dict[str, Any], is_accepted: bool) -> None:
-    raw = json.dumps({"id": "resp_1", "model": "m", "output": [], **fields}).encode()
-    if is_accepted:
-        assert pass_through_response(raw).body == raw
-    else:
-        with pytest.raises(ProviderFailed):
-            pass_through_response(raw)
+def test_native_response_unfinished_or_cancelled_raises(fields: dict[str, Any]) -> None:
+    with pytest.raises(ProviderFailed):
+        pass_through_response(native_response(**fields))

@@ -198,5 +198,6 @@ def test_classify_error_response_same_dialect_keeps_param() -> None:
     same = classify_error_response(codec_between(openai, openai), 400, {}, raw).error
     assert (same.param, same.message) == ("temperature", "Too hot.")
     assert classify_error_response(codec_between(anthropic, openai), 400, {}, raw).error.param is None
-    wrong = b'{"error": {"message": "Too hot.", "param": {"a": 1}}}'
-    assert classify_error_response(codec_between(openai, openai), 400, {}, wrong).error.param is None
+    for wrong in (b'{"a": 1}', b'"sk-secret"', b'"https://h/x"', b'""', b'"%b"' % (b"x" * 500)):
+        raw = b'{"error": {"message": "Too hot.", "param": %b}}' % wrong
+        assert classify_error_response(codec_between(openai, openai), 400, {}, raw).error.param is None

@@ -30,6 +30,7 @@ def test_local_error_reason_has_no_part_of_the_request(message: str, reason: str
 
 
 TOO_LONG = {"type": "exceed_context_size_error", "message": "too long", "n_prompt_tokens": 9000, "n_ctx": 8192}
+IMAGE = {"type": "server_error", "message": "image input is not supported"}
 SCHEMA = {"type": "invalid_request_error", "message": "failed to parse grammar"}
 CODECS = {
     "chat": codec_between(openai, openai),
@@ -46,6 +47,8 @@ CODECS = {
         ("messages", TOO_LONG, "messages"),
         ("responses", TOO_LONG, "input"),
         ("embeddings", TOO_LONG, "input"),
+        ("messages", IMAGE, "messages"),
+        ("responses", IMAGE, "input"),
         ("chat", SCHEMA, "response_format"),
         ("messages", SCHEMA, "output_config.format"),
         ("responses", SCHEMA, "text.format"),
@@ -53,5 +56,5 @@ CODECS = {
 )
 def test_local_error_names_the_field_of_the_client(client: str, error: dict[str, object], param: str) -> None:
     raw = json.dumps({"error": {"code": 400, **error}}).encode()
-    failure = classify_error_response(CODECS[client], 400, {}, raw, is_local=True)
+    failure = classify_error_response(CODECS[client], 500 if error is IMAGE else 400, {}, raw, is_local=True)
     assert failure.error.param == param
