@@ -80,8 +80,9 @@ def test_wheel_without_the_console_is_not_built(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src" / "svc", source / "src" / "svc", ignore=ignored)
     for name in ("deploy", "docs/how-to"):
         shutil.copytree(ROOT / name, source / name)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    (source / "docs" / "reference").mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "docs/reference/errors.md"):
+        shutil.copy(ROOT / name, source / name)
     refused = build_wheel(source)
     assert refused.returncode != 0
     assert "python console/build.py" in refused.stderr + refused.stdout
