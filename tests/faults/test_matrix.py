@@ -41,7 +41,7 @@ breaker = false
 """All chains share the same fallback providers. On a busy machine, an open breaker would fail unrelated cells."""
 AT_ONCE = 12
 """Number of cells that run concurrently."""
-SLACK = 1.0
+SLACK = 3.0
 """Extra seconds allowed on a busy machine."""
 
 

@@ -218,7 +218,6 @@ class Dialect(ABC):
     __slots__ = (
         "chat_path",
         "forced_tool_variant",
-        "model_kinds",
         "models_path",
         "name",
         "request_id_header",
@@ -233,7 +232,6 @@ class Dialect(ABC):
         models_path: str,
         request_id_header: bytes = b"x-request-id",
         requires_usage: bool = False,
-        model_kinds: tuple[str, ...] = ("chat",),
     ) -> None:
         self.name = name
         self.chat_path = chat_path
@@ -244,8 +242,6 @@ class Dialect(ABC):
         """The response header with the provider's id of the request, in lower case."""
         self.requires_usage = requires_usage
         """Whether each response for a client has numbers of tokens, so that missing ones are estimated."""
-        self.model_kinds = model_kinds
-        """Supported values of a model's `kind`."""
         self.forced_tool_variant: Dialect | None = None
         """The dialect of requests that force a tool call, for upstreams without `UpstreamOverrides.forced_tools`."""
 

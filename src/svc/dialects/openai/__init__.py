@@ -36,12 +36,7 @@ class OpenAIDialect(Dialect):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(
-            "openai",
-            chat_path="/chat/completions",
-            models_path="/models",
-            model_kinds=("chat", "embedding", "speech"),
-        )
+        super().__init__("openai", chat_path="/chat/completions", models_path="/models")
         self.forced_tool_variant = ForcedToolDialect(self)
 
     def decode_request(self, raw: bytes) -> ChatRequest:

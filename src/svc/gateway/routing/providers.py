@@ -374,18 +374,12 @@ def build_provider(
     *,
     local_model: str = "",
 ) -> Provider:
-    """Return a provider. Raises UsageError for an unknown dialect or kind, or an invalid address, key or proxy.
+    """Return a provider. Raises UsageError for an unknown dialect, or an invalid address, key or proxy.
 
     `environ` has the variables of a proxy, if they apply to it. `local_model` is the model of this machine that it
     stands for.
     """
     dialect = _load_dialect(entry)
-    for model in entry.models or ():
-        if model.kind not in dialect.model_kinds:
-            raise UsageError(
-                f"Provider {entry.name}: the model {model.id!r} cannot be of the kind {model.kind!r}, "
-                f"since the dialect {dialect.name!r} has no endpoint for it."
-            )
     if base_url is None:
         raise UsageError(f"Provider {entry.name} needs a base_url.")
     if any(ord(letter) < 33 or ord(letter) > 126 for letter in key):

@@ -97,8 +97,6 @@ def test_provider_entry_with_built_in_name_overrides_it(tmp_path: Path) -> None:
         "[[providers]]\nname = 'x'\nbase_url = 'http://h/\\r\\nx: y'",
         "[[providers]]\nname = 'x'\nbase_url = 'http://h'\ndialect = 'klingon'",
         "[[providers]]\nname = 'x'\nbase_url = 'http://h'\nmodels = [{ id = 'm' }, { id = 'm' }]",
-        "[[providers]]\nname = 'x'\nbase_url = 'http://h'\ndialect = 'anthropic'\n"
-        "models = [{ id = 'm', kind = 'embedding' }]",
         "[[providers]]\nname = 'x'\nbase_url = 'http://h'\naccounts = [{ weight = 2 }]",
         "[[providers]]\nname = 'x'\nbase_url = 'http://h'\n[[providers]]\nname = 'x'\nbase_url = 'http://h'",
     ],
