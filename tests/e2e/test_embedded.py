@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import signal
 import time
 import wave
@@ -210,6 +211,80 @@ def test_embedded_model_invalid_json_schema_returns_400_with_param(
     got = embedded.chat(MODEL, max_tokens=5, response_format=form)
     assert (got.status, got.code) == (400, "invalid_request")
     assert got.json["error"]["param"] == "response_format.json_schema.schema"
+
+
+UNENFORCEABLE = {"type": "object", "properties": {"code": {"$ref": "#/nowhere"}}}
+FUNCTION = {"name": "send", "parameters": UNENFORCEABLE}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": ASK, "tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"},
+            "tools",
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": ASK,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": UNENFORCEABLE}},
+            },
+            "response_format",
+        ),
+        (
+            "/v1/messages",
+            {
+                "messages": ASK,
+                "max_tokens": 9,
+                "tools": [{"name": "send", "input_schema": UNENFORCEABLE}],
+                "tool_choice": {"type": "any"},
+            },
+            "tools",
+        ),
+        (
+            "/v1/responses",
+            {"input": "Hi", "tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"},
+            "tools",
+        ),
+        (
+            "/v1/responses",
+            {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "a", "schema": UNENFORCEABLE}}},
+            "text.format",
+        ),
+    ],
+)
+def test_embedded_model_unenforceable_schema_names_its_field(
+    embedded: Gateway, path: str, body: dict[str, object], param: str
+) -> None:
+    got = embedded.request("POST", path, {"model": MODEL, **body})
+    error = got.json["error"]
+    assert (got.status, error["type"]) == (400, "invalid_request_error")
+    assert "JSON schema" in error["message"]
+    assert error.get("param", param) == param  # Anthropic's format has no field for it
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": 5, "maxLength": 2},
+        {"type": "array", "items": {}, "minItems": 5, "maxItems": 2},
+        {"type": "string", "pattern": "^a{5,2}$"},
+    ],
+)
+def test_embedded_model_schema_of_unlimited_size_cannot_exhaust_memory(
+    embedded: Gateway, schema: dict[str, object]
+) -> None:
+    """llama.cpp repeats the element about 2^64 times, until it gets no more memory."""
+    pid = child_of(embedded)
+    soft, _ = resource.prlimit(pid, resource.RLIMIT_DATA)
+    assert 0 < soft < 4 << 30
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    got = embedded.chat(MODEL, max_tokens=4, response_format=form)
+    assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", "response_format")
+    assert child_of(embedded) == pid
+    assert embedded.chat(MODEL, max_tokens=4).status == 200
 
 
 def test_embedded_model_prompt_beyond_context_returns_400(embedded: Gateway) -> None:

@@ -161,6 +161,19 @@ def test_embeddings_provider_of_other_dialect_returns_400(
     assert not provider_b.requests
 
 
+@pytest.mark.parametrize("strategy", ["order", "weighted"])
+def test_embeddings_of_two_providers_go_to_the_one_that_serves_them(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider, strategy: str
+) -> None:
+    table = "[[providers]]\nname = '{}'\nmodels = [{{ id = 'vectors', kind = 'embedding' }}]\n"
+    config = f"[routing]\nstrategy = '{strategy}'\n" + table.format("anthropic") + table.format("openai")
+    gateway = start_gateway(config=config)
+    for _ in range(12):
+        got = embed(gateway, model="vectors")
+        assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "openai", "1")
+    assert not provider_b.requests
+
+
 def test_embeddings_without_key_or_post_return_401_or_405(gateway: Gateway) -> None:
     assert gateway.request("POST", "/v1/embeddings", {}, key="wrong").status == 401
     assert gateway.request("POST", "/v1/embeddings", {}, key=None).status == 401

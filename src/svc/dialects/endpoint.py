@@ -158,6 +158,14 @@ class Endpoint(ABC):
         except KeyError:
             return self.add_codec(upstream)
 
+    def is_served_by(self, upstream: Dialect, profile: ModelProfile) -> bool:
+        """Return whether a backend can serve the endpoint."""
+        try:
+            self.select_codec(upstream, profile)
+        except InvalidRequest:
+            return False
+        return True
+
     def select_resume_codec(self, upstream: Dialect, profile: ModelProfile) -> Codec:
         """Return the codec for a backend that continues an interrupted stream of another one."""
         return self.select_codec(upstream, profile)

@@ -382,7 +382,8 @@ def test_anthropic_upstream_all_fields_are_encoded() -> None:
         "metadata": {"user_id": "u1"},
         "stream": True,
     }
-    assert dropped(anthropic, openai, stop=["END", " "], seed=1) == ("seed", "stop")
+    assert dropped(anthropic, openai, stop=["END", " "], seed=1, temperature=1) == ("seed", "stop")
+    assert dropped(anthropic, openai, temperature=1.5) == ("temperature",)
 
 
 def test_anthropic_upstream_max_tokens_comes_from_request_model_or_default() -> None:

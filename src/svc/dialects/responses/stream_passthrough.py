@@ -17,17 +17,16 @@ from svc.dialects.responses.native_schema import (
     NativeResponse,
 )
 from svc.dialects.responses.response_codec import encode_response_error
+from svc.dialects.responses.response_passthrough import check_end
 from svc.dialects.responses.stream_encoder import EventWriter
 from svc.dialects.stream_transform import Passthrough
-from svc.dialects.upstream_errors import map_upstream_error, truncated_response_error
+from svc.dialects.upstream_errors import map_upstream_error
 from svc.dialects.validation import decode_upstream_json
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.sse import event_data
 
 _ENDS: Final = frozenset(("response.completed", "response.incomplete", "response.failed"))
 _RESPONSE_PREFIX: Final = "response."
-
-
 _CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -75,7 +74,7 @@ class ResponsesPassthrough(Passthrough):
             raise ProviderFailed("The provider's stream has no start event.")
         payload = self._decode_payload(event)
         if event.type in _ENDS:
-            _check_end(payload)
+            check_end(payload)
         self.model, self._native_id = payload.model, payload.id
         self._created = bytes(event.response)
         self.has_started = True
@@ -84,7 +83,7 @@ class ResponsesPassthrough(Passthrough):
         payload = self._decode_payload(event)
         self.usage = payload.token_usage() or self.usage
         if event.type != "response.failed":
-            _check_end(payload)
+            check_end(payload)
         self._final_response = bytes(event.response)
         self.has_ended = True
         if event.type == "response.failed":
@@ -107,11 +106,3 @@ class ResponsesPassthrough(Passthrough):
         response = {**_CREATED_DECODER.decode(self._created), **ending} if self._created else ending
         self._final_response = msgspec.json.encode(response) if self._created else b""
         return EventWriter(self._last_number + 1).write("response.failed", {"response": response})
-
-
-def _check_end(payload: NativeResponse) -> None:
-    """Raise the error of a response that is not complete, although its event says so."""
-    if payload.has_failed:
-        raise map_upstream_error(payload.error)
-    if payload.is_unfinished:
-        raise truncated_response_error()

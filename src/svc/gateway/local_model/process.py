@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import sys
+from pathlib import Path
 from typing import Any
 
 import xllamacpp  # type: ignore[import-untyped]
@@ -21,6 +23,8 @@ PROMPT_BATCH_TOKENS = 64
 """Prompt tokens per batch. Between batches the server checks for disconnected clients, so they cost little."""
 EMBEDDING_BATCH_MARGIN_TOKENS = 64
 """A batch that is larger than the context, so that a too long input gets status 400. Otherwise it gets 500."""
+MIN_REQUEST_MEMORY_BYTES = 512 << 20
+"""The memory for all requests together if the model is small: a prompt of 10 MB needs about half of it."""
 
 
 def main() -> None:
@@ -29,10 +33,28 @@ def main() -> None:
     options = json.loads(sys.stdin.buffer.readline())
     os.nice(options["nice"])  # inference must not delay the gateway's streams
     server = xllamacpp.Server(_server_parameters(options))
+    _limit_request_memory(Path(options["model_path"]).stat().st_size)
     sys.stdout.write(json.dumps({"address": server.listening_address}) + "\n")
     sys.stdout.flush()
     _wait_for_parent_exit(parent)
     os._exit(0)  # skips the server's shutdown, which waits for responses that no client reads
+
+
+def _limit_request_memory(model_bytes: int) -> None:
+    """Let requests allocate as much as the model's size. Beyond it they fail. Only Linux can do it.
+
+    llama.cpp's grammar of a short JSON schema can need any amount, for example if `minLength` exceeds `maxLength`. The
+    model and its context are allocated before the first request.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return
+    fields = dict(line.split(":", 1) for line in status.read_text(encoding="ascii", errors="replace").splitlines())
+    allocated = int(fields["VmData"].split()[0]) * 1024  # what RLIMIT_DATA counts: getrlimit(2), proc(5)
+    limit = allocated + max(MIN_REQUEST_MEMORY_BYTES, model_bytes)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or limit < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _server_parameters(options: dict[str, Any]) -> Any:

@@ -174,7 +174,7 @@ class LocalModelSupervisor:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=build_subprocess_env(),
+            env=build_subprocess_env(MALLOC_ARENA_MAX="1"),  # memory that one thread freed is left for the others
             start_new_session=True,  # Ctrl-C must not kill the child: the gateway completes its responses first
         )
         log_task = asyncio.create_task(self._read_log(process), name="local model log")

@@ -102,6 +102,8 @@ class Attempt(ResponseReceiver):
     _is_paused: bool = False
     http_status: int = 0
     """The status of the provider's response, or 0 before its head."""
+    local_request: bytes | None = None
+    """The client's body for a model of this machine, whose errors name no field. None for other backends."""
     is_retry: bool = False
     """Whether the request had attempts before this one."""
     response_headers: Mapping[bytes, bytes] = _NO_HEADERS
@@ -380,10 +382,8 @@ class Attempt(ResponseReceiver):
         if self._owner is None:
             return
         if self.http_status != 200:
-            body, is_local = self._collected_body(), bool(self.backend.origin.local_model)
-            self._fail(
-                classify_error_response(self._codec, self.http_status, self.response_headers, body, is_local=is_local)
-            )
+            body, headers = self._collected_body(), self.response_headers
+            self._fail(classify_error_response(self._codec, self.http_status, headers, body, self.local_request))
         elif self._is_stream and self._transform is not None:
             self._end_stream(self._transform)
         else:

@@ -142,10 +142,19 @@ class RetryLoop(AttemptOwner):
     def start(self, now: float) -> None:
         """Start the first attempt. `now` is loop time in seconds. Raises SvcError if no backend can be used."""
         load_balancer = self._context.load_balancer
-        if len(self._backends) > 1 and load_balancer.strategies.is_enabled:
-            self._backends = load_balancer.strategies.order(self._backends, self._body, self._routing_info, now)
+        if len(self._backends) > 1:
+            self._skip_unsuitable_backends()
+            if load_balancer.strategies.is_enabled:
+                self._backends = load_balancer.strategies.order(self._backends, self._body, self._routing_info, now)
         self._backend_index = load_balancer.select_first(self._backends, self._body, self._routing_info, now)
         self._attempt_current_backend(now)
+
+    def _skip_unsuitable_backends(self) -> None:
+        """Remove the backends that cannot serve the endpoint. If none can, the client gets the error of the first."""
+        is_served_by = self._endpoint.is_served_by
+        suitable = [backend for backend in self._backends if is_served_by(backend.dialect, backend.profile)]
+        if suitable and len(suitable) < len(self._backends):
+            self._backends = tuple(suitable)
 
     def pause(self) -> None:
         """Stop reading the response, because the client reads slowly."""
@@ -226,6 +235,7 @@ class RetryLoop(AttemptOwner):
             attempt.set_min_pace(self._min_tokens_per_second)
         if codec.requires_usage:
             attempt.estimate_missing_usage(self._body.raw)
+        attempt.local_request = self._body.raw if backend.origin.local_model else None
         self.backend = backend
         self.attempt_count += 1
         self._backend_attempt_count += 1

@@ -85,19 +85,20 @@ def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | 
 
 
 def classify_error_response(
-    codec: Codec, status: int, headers: Mapping[bytes, bytes], raw: bytes, *, is_local: bool = False
+    codec: Codec, status: int, headers: Mapping[bytes, bytes], raw: bytes, local_request: bytes | None = None
 ) -> AttemptFailure:
     """Return the failure for a complete error response. Its status, type and headers may be forwarded.
 
-    `is_local`: a model of this machine sent it, so that the client gets the gateway's own message.
+    `local_request`: the client's body, if a model of this machine sent the response. The client then gets the gateway's
+    own message.
     """
     message = codec.decode_error_message(raw)
     failure = classify_status(status, headers, message)
     is_unsupported_input = isinstance(failure.error, InvalidRequest) and failure.error.param == "messages"
     if is_unsupported_input:
         failure.error.param = codec.map_field_name("messages")
-    elif is_local:
-        return _describe_local_failure(codec, failure, status, raw)
+    elif local_request is not None:
+        return _describe_local_failure(codec, failure, status, raw, local_request)
     if isinstance(failure.error, InvalidRequest):
         failure.error.param = failure.error.param or codec.decode_error_param(raw)
     failure.error.upstream = codec.decode_upstream_error(status, headers, raw)
@@ -106,8 +107,10 @@ def classify_error_response(
     return failure
 
 
-def _describe_local_failure(codec: Codec, failure: AttemptFailure, status: int, raw: bytes) -> AttemptFailure:
-    described = describe_local_error(status, raw, codec.map_field_name)
+def _describe_local_failure(
+    codec: Codec, failure: AttemptFailure, status: int, raw: bytes, request: bytes
+) -> AttemptFailure:
+    described = describe_local_error(status, raw, request, codec.map_field_name)
     if described is not None:
         return AttemptFailure(described, RetryDecision.GIVE_UP)
     if isinstance(failure.error, ModelNotFound):

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from svc.dialects.upstream_errors import decode_error_object, extract_message
+from svc.dialects.validation import decode_client_object
 from svc.errors import InvalidRequest
+
+_SCHEMA_REASON: Final = re.compile(r"grammar|json_schema|\bschema\b", re.I)
+_SCHEMA_MESSAGE: Final = "The model of this machine cannot enforce this JSON schema. Use a simpler one."
 
 _TOO_LONG_TYPE: Final = "exceed_context_size_error"
 _TOO_LONG_MESSAGE: Final = re.compile(r"too large to process|context size", re.I)
 _TOKEN_COUNT: Final = re.compile(r"(?:input|request) \((\d+) tokens\)")
 _WINDOW_SIZE: Final = re.compile(r"context size \((\d+) tokens\)")
 _REASONS: Final = (
-    (
-        re.compile(r"grammar|json_schema|\bschema\b", re.I),
-        "The model of this machine cannot enforce this JSON schema. Use a simpler one.",
-        "response_format",
-    ),
     (
         re.compile(r"jinja|chat.?template|alternat|system role", re.I),
         "The chat template of this model does not accept this order or kind of messages.",
@@ -33,10 +32,12 @@ _QUOTED_PART: Final = re.compile(r"[{\"'`]")
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
 
 
-def describe_local_error(status: int, raw: bytes, map_field_name: Callable[[str], str]) -> InvalidRequest | None:
+def describe_local_error(
+    status: int, raw: bytes, request: bytes, map_field_name: Callable[[str], str]
+) -> InvalidRequest | None:
     """Return the error for an invalid request, with llama.cpp's message as `reason`. None for others.
 
-    `map_field_name` returns the client's name of a field of chat completions.
+    `request` is the client's body. `map_field_name` returns the client's name of a field of chat completions.
     """
     error = decode_error_object(raw)
     message = extract_message(error) or ""
@@ -48,7 +49,7 @@ def describe_local_error(status: int, raw: bytes, map_field_name: Callable[[str]
     param = map_field_name(param) if isinstance(param, str) else None
     if is_too_long:
         return _describe_length(details, message, param or map_field_name("messages"))
-    described = _describe_reason(message, param, map_field_name)
+    described = _describe_reason(message, param, request, map_field_name)
     described.reason = _QUOTED_PART.split(message, 1)[0][:MAX_LOGGED_REASON_CHARS].rstrip()
     return described
 
@@ -69,8 +70,25 @@ def _find_count(details: dict[str, Any], name: str, message: str) -> int:
     return int(match[1]) if match is not None else 0
 
 
-def _describe_reason(message: str, param: str | None, map_field_name: Callable[[str], str]) -> InvalidRequest:
+def _describe_reason(
+    message: str, param: str | None, request: bytes, map_field_name: Callable[[str], str]
+) -> InvalidRequest:
+    if _SCHEMA_REASON.search(message):
+        return InvalidRequest(_SCHEMA_MESSAGE, param=_find_schema_field(request, map_field_name))
     for pattern, text, field in _REASONS:
         if pattern.search(message):
             return InvalidRequest(text, param=map_field_name(field) if field else param)
     return InvalidRequest(_OTHER_REASON, param=param)
+
+
+def _find_schema_field(request: bytes, map_field_name: Callable[[str], str]) -> str:
+    """Return the client's field with the schema that llama.cpp rejects.
+
+    llama.cpp's message does not tell: tools that the client forces are sent as the schema of the response.
+    """
+    field = map_field_name("response_format")
+    value: Any = decode_client_object(request)
+    for name in field.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    has_schema = isinstance(value, dict) and value.get("type") != "text"
+    return field if has_schema else map_field_name("tools")

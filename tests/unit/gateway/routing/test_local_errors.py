@@ -23,7 +23,7 @@ from svc.gateway.routing.local_errors import describe_local_error
     ],
 )
 def test_local_error_reason_has_no_part_of_the_request(message: str, reason: str) -> None:
-    error = describe_local_error(400, json.dumps({"error": {"code": 400, "message": message}}).encode(), str)
+    error = describe_local_error(400, json.dumps({"error": {"code": 400, "message": message}}).encode(), b"{}", str)
     assert error is not None
     assert error.reason == reason
     assert "secret" not in error.message
@@ -32,6 +32,10 @@ def test_local_error_reason_has_no_part_of_the_request(message: str, reason: str
 TOO_LONG = {"type": "exceed_context_size_error", "message": "too long", "n_prompt_tokens": 9000, "n_ctx": 8192}
 IMAGE = {"type": "server_error", "message": "image input is not supported"}
 SCHEMA = {"type": "invalid_request_error", "message": "failed to parse grammar"}
+FORMAT = {"type": "json_schema"}
+SCHEMA_REQUEST = json.dumps(
+    {"response_format": FORMAT, "output_config": {"format": FORMAT}, "text": {"format": FORMAT}, "tools": []}
+).encode()
 CODECS = {
     "chat": codec_between(openai, openai),
     "messages": codec_between(anthropic, openai),
@@ -56,5 +60,24 @@ CODECS = {
 )
 def test_local_error_names_the_field_of_the_client(client: str, error: dict[str, object], param: str) -> None:
     raw = json.dumps({"error": {"code": 400, **error}}).encode()
-    failure = classify_error_response(CODECS[client], 500 if error is IMAGE else 400, {}, raw, is_local=True)
+    failure = classify_error_response(CODECS[client], 500 if error is IMAGE else 400, {}, raw, SCHEMA_REQUEST)
     assert failure.error.param == param
+
+
+@pytest.mark.parametrize(
+    ("client", "fields"),
+    [
+        ("chat", {}),
+        ("chat", {"response_format": None}),
+        ("chat", {"response_format": {"type": "text"}}),
+        ("messages", {"output_config": {"effort": "low"}}),
+        ("responses", {"text": {"format": {"type": "text"}}}),
+        ("responses", {"text": None}),
+    ],
+)
+def test_local_error_of_a_tool_schema_names_the_tools(client: str, fields: dict[str, object]) -> None:
+    """The text of the message does not matter, although it has the name of the other field."""
+    raw = json.dumps({"error": {"code": 400, **SCHEMA}}).encode()
+    request = json.dumps({"messages": [{"role": "user", "content": '"response_format": {}'}], **fields}).encode()
+    failure = classify_error_response(CODECS[client], 400, {}, raw, request)
+    assert failure.error.param == "tools"
