@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from tests.browser.console import Console, expect_no_horizontal_scrollbar, find_violations, take_screenshot, wait_until
 from tests.fakes import openai_wire
@@ -535,6 +535,29 @@ def test_session_that_ended_loses_no_prompt(console: Console, playground: Page) 
     expect(answer_of(playground)).to_contain_text("Status 401")
     button(playground, "Regenerate gpt-4o").click()
     expect(answer_of(playground)).to_contain_text("Complete")
+
+
+def test_late_response_to_the_ended_session_keeps_the_new_one(console: Console, playground: Page) -> None:
+    held: list[Route] = []
+
+    def hold_one(route: Route) -> None:
+        if route.request.post_data_json["model"] == "gpt-4o-mini":
+            held.append(route)
+        else:
+            route.continue_()
+
+    button(playground, "Add a model").click()
+    playground.route("**/v1/chat/completions", hold_one)
+    playground.context.clear_cookies()
+    send(playground, "Are you there?")
+    expect(playground.get_by_role("heading", name="Log in")).to_be_visible()
+    playground.get_by_label("API key").fill(console.user_key)
+    button(playground, "Log in").click()
+    expect(answer_of(playground)).to_contain_text("Status 401")
+    late = console.gateway.request("POST", "/v1/chat/completions", {}, key=None)
+    held[0].fulfill(status=late.status, json=late.json)
+    expect(answer_of(playground, "gpt-4o-mini")).to_contain_text("Status 401")
+    expect(playground.get_by_role("heading", name="Log in")).to_have_count(0)
 
 
 def test_server_gone_and_back(console: Console, playground: Page) -> None:

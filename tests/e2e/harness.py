@@ -15,8 +15,10 @@ from typing import Any
 import anthropic
 import openai
 
+from tests import fork_server
 from tests.fakes.http_client import Got, RawClient
 from tests.fakes.provider import FakeProvider
+from tests.fork_server import ForkedProcess
 
 KEY = "test-client-key-1"
 SVC = str(Path(sys.executable).parent / "svc")
@@ -47,19 +49,27 @@ def provider_environment(fakes: Mapping[str, FakeProvider]) -> dict[str, str]:
 
 def run(*arguments: str, home: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command that is expected to exit by itself."""
+    environ = environment(home, env)
+    if fork_server.can_start(environ):
+        return fork_server.run(arguments, environ, home)
     return subprocess.run(
-        [SVC, *arguments], env=environment(home, env), cwd=home, capture_output=True, text=True, timeout=60, check=False
+        [SVC, *arguments], env=environ, cwd=home, capture_output=True, text=True, timeout=60, check=False
     )
 
 
 class Gateway:
-    """`svc gateway --port 0`. `start` returns when the process has printed its address."""
+    """`svc gateway --port 0`. `start` returns when the process has printed its address.
 
-    def __init__(self, home: Path, *, env: Mapping[str, str], config: str | None = None) -> None:
+    `forks` starts it quickly, for tests that do not look at the process itself. See `tests.fork_server`.
+    """
+
+    def __init__(self, home: Path, *, env: Mapping[str, str], config: str | None = None, forks: bool = False) -> None:
         self.home = home
         self.log_path = home / "gateway.log"
         self.key = KEY
         self.port = 0
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        self._forks = forks
         self._env = environment(home, {"SVC_API_KEYS": KEY, **env})
         self.command = [SVC]
         self._arguments = ["gateway", "--port", "0"]
@@ -78,6 +88,9 @@ class Gateway:
     def launch(self) -> None:
         """Start the process without waiting until it listens."""
         with self.log_path.open("wb") as log:
+            if self._forks and self.command == [SVC] and fork_server.can_start(self._env):
+                self.process = fork_server.start(self._arguments, self._env, self.home, stdout=log, stderr=log)
+                return
             self.process = subprocess.Popen(
                 [*self.command, *self._arguments],
                 env=self._env,

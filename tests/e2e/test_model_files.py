@@ -189,7 +189,7 @@ def test_models_add_path_links_file(tmp_path: Path) -> None:
     assert "is not valid" in error(tmp_path, None, "other.gguf", "--name", "../x", status=2)
     (tmp_path / "cut.gguf").write_bytes(gguf()[:-1])
     assert "cut.gguf is not complete: it has" in error(tmp_path, None, "cut.gguf")
-    assert "There is no file ./none.gguf" in error(tmp_path, None, "./none.gguf")
+    assert "There is no file ./none.gguf" in error(tmp_path, None, "./none.gguf", status=2)
 
     (tmp_path / "Some Model.GGUF").unlink()
     (listed,) = [row for row in json.loads(svc(tmp_path, None, "ls", "--json").stdout) if row["name"] == "some-model"]

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
+
 collect_ignore = [
     test
     for program, test in (("nginx", "test_nginx.py"), ("docker-registry", "test_docker_registry.py"))
@@ -43,9 +45,7 @@ class Machine:
         self.processes: list[subprocess.Popen] = []
 
     def run(self, *args, check=0, **environ):
-        done = subprocess.run(
-            [*SVC, *map(str, args)], env={**self.environ, **environ}, capture_output=True, text=True, timeout=60
-        )
+        done = fork_server.run([*map(str, args)], {**self.environ, **environ}, Path.cwd())
         assert done.returncode == check, (done.returncode, done.stdout, done.stderr)
         return done
 

@@ -122,7 +122,8 @@ def build_providers(settings: Settings) -> list[Provider]:
     configured: dict[str, ProviderSettings] = {}
     for entry in expanded:
         if entry.name in configured:
-            raise UsageError(f"Two [[providers]] entries have the same name {entry.name!r}: give one another name.")
+            location = settings.source_location("providers", entry.name, key="name", occurrence=2)
+            raise UsageError(f"{location}: two [[providers]] have the same name {entry.name!r}: give one another name.")
         configured[entry.name] = entry
         _check_entry(entry)
     builtins = [

@@ -1,0 +1,207 @@
+"""Starts `svc` in a fork of a process that has imported its modules, which are most of the CPU of a start.
+
+    tests                                        python -m tests.fork_server FD
+      start(arguments, environment, …) ────────>   fork ──> svc.cli.main(arguments)
+      ForkedProcess.wait()             <────────   the exit status
+
+The fork is a process like that of the command: with its own environment, folder, files and signals. Its environment and
+its arguments in `/proc`, and its memory, are those of the server. Tests of these, and of the start, run the command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from svc.cli import main
+
+PRELOADED = (
+    "svc.app.gateway",
+    "svc.app.supervisor",
+    "svc.cli._local_gateway",
+    "svc.cli.gateway",
+    "svc.dialects.anthropic.request_decoder",
+    "svc.dialects.openai.embeddings",
+    "svc.dialects.openai.request_decoder",
+    "svc.dialects.responses.native_schema",
+    "svc.dialects.responses.request_decoder",
+    "svc.stores.database.sql",
+    "svc.telemetry",
+    "uvloop",
+)
+"""The modules that a gateway loads at its start and for its first requests."""
+MAX_REQUEST_BYTES = 1 << 20
+START_TIMEOUT_SECONDS = RUN_TIMEOUT_SECONDS = 60.0
+
+
+class ForkedProcess:
+    """A started process, with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None for a running process. It is negative for a signal."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status. Raises TimeoutExpired."""
+        if self.returncode is None:
+            ready, _, _ = select.select([self._status], [], [], timeout)
+            if not ready:
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0)
+            with self._status:
+                self.returncode = int(self._status.recv(16))
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, stdout: IO[Any], stderr: IO[Any]
+) -> ForkedProcess:
+    """Start `svc` with this environment in this folder. Its standard input is empty."""
+    channel = _start_server()
+    status, status_of_server = socket.socketpair()
+    request = json.dumps([list(arguments), dict(environment), str(folder)]).encode()
+    with status_of_server:
+        socket.send_fds(channel, [request], [stdout.fileno(), stderr.fileno(), status_of_server.fileno()])
+    pid = int(channel.recv(16))
+    return ForkedProcess(pid, status)
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `svc` until it exits. Raises TimeoutExpired after a minute."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as err:
+        process = start(arguments, environment, folder, stdout=out, stderr=err)
+        try:
+            status = process.wait(RUN_TIMEOUT_SECONDS)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(list(arguments), status, out.read(), err.read())
+
+
+def can_start(environment: Mapping[str, str]) -> bool:
+    """Return whether the environment has no variable that Python itself reads at its start."""
+    return not any(name.startswith("PYTHON") and os.environ.get(name) != value for name, value in environment.items())
+
+
+@functools.cache
+def _start_server() -> socket.socket:
+    """Start the server of this process. It exits when this process does."""
+    channel, channel_of_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.settimeout(START_TIMEOUT_SECONDS)
+    number = channel_of_server.fileno()
+    with channel_of_server:
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.fork_server", str(number)],
+            env={**os.environ, "LANG": "C.UTF-8"},
+            pass_fds=[number],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    return channel
+
+
+class _Server:
+    """Forks a process for each request, and reports the exit status of each."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._status_by_pid: dict[int, socket.socket] = {}
+
+    def serve(self) -> list[str] | None:
+        """Serve until the channel is closed. Returns in each fork as well, with its arguments."""
+        wakeup, wakeup_writer = socket.socketpair()
+        wakeup_writer.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup_writer.fileno())
+        while True:
+            ready, _, _ = select.select([self._channel, wakeup], [], [])
+            if wakeup in ready:
+                wakeup.recv(4096)
+                self._report_exits()
+            if self._channel in ready:
+                request, files, _, _ = socket.recv_fds(self._channel, MAX_REQUEST_BYTES, 3)
+                if not request:
+                    return None
+                stdout, stderr, status = files
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for one in (wakeup, wakeup_writer, self._channel, *self._status_by_pid.values()):
+                        one.close()
+                    os.close(status)
+                    return _enter(request, stdout, stderr)
+                os.close(stdout)
+                os.close(stderr)
+                self._status_by_pid[pid] = socket.socket(fileno=status)
+                self._channel.send(str(pid).encode())
+
+    def _report_exits(self) -> None:
+        for pid in list(self._status_by_pid):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with self._status_by_pid.pop(pid) as reader, contextlib.suppress(OSError):
+                    reader.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _enter(request: bytes, stdout: int, stderr: int) -> list[str]:
+    """Give a fork its environment, folder and files. Return the arguments."""
+    arguments, environment, folder = json.loads(request)
+    for source, target in ((stdout, 1), (stderr, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    random.seed()
+    sys.argv = ["svc", *arguments]
+    return list(arguments)
+
+
+def _serve() -> int:
+    for name in PRELOADED:
+        importlib.import_module(name)
+    assert threading.active_count() == 1, "a fork has only the thread that forks"
+    gc.collect()
+    gc.freeze()
+    arguments = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    return 0 if arguments is None else main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(_serve())
