@@ -62,7 +62,7 @@ _UNICODE_ESCAPE: Final = re.compile(rb"\\u[0-9a-fA-F]{4}")
 _BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/=\\]{256,}+")
 """Matches only at the start of a run, so that a shorter run is not searched again from each character."""
 _TEXT_FIELD: Final = re.compile(
-    rb'"(?:content|reasoning_content|arguments|text|thinking|partial_json|delta)"\s*:\s*"((?:[^"\\]|\\.)*+)"'
+    rb'"(?:content|reasoning_content|refusal|arguments|text|thinking|partial_json|delta)"\s*:\s*"((?:[^"\\]|\\.)*+)"'
 )
 
 

@@ -152,6 +152,8 @@ def test_completion_tokens_long_event_is_proportional_to_length() -> None:
     assert estimate_completion_tokens(len(event) * 11, event, event) == 100 * 11
     fields = b'data: {"a":{"content":"' + b"x" * 40 + b'","reasoning_content":"' + b"y" * 40 + b'"}}\n\n'
     assert estimate_completion_tokens(len(fields), fields, fields) == 20
+    refusal = event.replace(b"content", b"refusal")
+    assert estimate_completion_tokens(len(refusal), refusal, refusal) == 100
 
 
 def test_billable_usage_reported_is_used_unless_more_was_generated() -> None:
