@@ -1,4 +1,4 @@
-"""Starts `svc` in a fork of a process that has imported its modules, which are most of the CPU of a start.
+"""Starts `svc` in a fork of a process that has imported its modules. The imports take most of the CPU of a start.
 
     tests                                        python -m tests.fork_server FD
       start(arguments, environment, …) ────────>   fork ──> svc.cli.main(arguments)
@@ -46,7 +46,12 @@ PRELOADED = (
     "uvloop",
 )
 """The modules that a gateway loads at its start and for its first requests."""
+ROOT = Path(__file__).parents[1]
 MAX_REQUEST_BYTES = 1 << 20
+_LOCK = threading.Lock()
+"""Held during one request to the server."""
+_SERVER_IS_GONE = b"-9"
+"""The exit status of a process whose server was killed, which nobody knows."""
 START_TIMEOUT_SECONDS = RUN_TIMEOUT_SECONDS = 60.0
 
 
@@ -71,13 +76,14 @@ class ForkedProcess:
             if not ready:
                 raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0)
             with self._status:
-                self.returncode = int(self._status.recv(16))
+                self.returncode = int(self._status.recv(16) or _SERVER_IS_GONE)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -87,22 +93,24 @@ class ForkedProcess:
 
 
 def start(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, stdout: IO[Any], stderr: IO[Any]
+    arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, *, stdout: IO[Any], stderr: IO[Any]
 ) -> ForkedProcess:
-    """Start `svc` with this environment in this folder. Its standard input is empty."""
-    channel = _start_server()
+    """Start `svc` with this environment and current folder. Its standard input is empty."""
+    assert can_start(environment), "Python reads its variables before a fork"
     status, status_of_server = socket.socketpair()
-    request = json.dumps([list(arguments), dict(environment), str(folder)]).encode()
-    with status_of_server:
+    request = json.dumps([list(arguments), dict(environment), str(cwd)]).encode()
+    with _LOCK, status_of_server:
+        channel = _start_server()
         socket.send_fds(channel, [request], [stdout.fileno(), stderr.fileno(), status_of_server.fileno()])
-    pid = int(channel.recv(16))
-    return ForkedProcess(pid, status)
+        pid = channel.recv(16)
+    assert pid, "the fork server has ended"
+    return ForkedProcess(int(pid), status)
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run `svc` until it exits. Raises TimeoutExpired after a minute."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as err:
-        process = start(arguments, environment, folder, stdout=out, stderr=err)
+        process = start(arguments, environment, cwd, stdout=out, stderr=err)
         try:
             status = process.wait(RUN_TIMEOUT_SECONDS)
         finally:
@@ -113,8 +121,16 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) 
 
 
 def can_start(environment: Mapping[str, str]) -> bool:
-    """Return whether the environment has no variable that Python itself reads at its start."""
-    return not any(name.startswith("PYTHON") and os.environ.get(name) != value for name, value in environment.items())
+    """Return whether the environment has no variable of Python that differs from the server's."""
+    return all(
+        _is_for_server(name) and os.environ.get(name) == value
+        for name, value in environment.items()
+        if name.startswith("PYTHON")
+    )
+
+
+def _is_for_server(name: str) -> bool:
+    return not name.startswith("PYTHON") or name == "PYTHONPATH"
 
 
 @functools.cache
@@ -126,10 +142,12 @@ def _start_server() -> socket.socket:
     with channel_of_server:
         subprocess.Popen(
             [sys.executable, "-m", "tests.fork_server", str(number)],
-            env={**os.environ, "LANG": "C.UTF-8"},
+            env={name: value for name, value in os.environ.items() if _is_for_server(name)} | {"LANG": "C.UTF-8"},
+            cwd=ROOT,
             pass_fds=[number],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the tests, which then stop what they have started
         )
     return channel
 
@@ -161,10 +179,10 @@ class _Server:
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    for one in (wakeup, wakeup_writer, self._channel, *self._status_by_pid.values()):
-                        one.close()
+                    for sock in (wakeup, wakeup_writer, self._channel, *self._status_by_pid.values()):
+                        sock.close()
                     os.close(status)
-                    return _enter(request, stdout, stderr)
+                    return _set_up_fork(request, stdout, stderr)
                 os.close(stdout)
                 os.close(stderr)
                 self._status_by_pid[pid] = socket.socket(fileno=status)
@@ -172,19 +190,21 @@ class _Server:
 
     def _report_exits(self) -> None:
         for pid in list(self._status_by_pid):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                with self._status_by_pid.pop(pid) as reader, contextlib.suppress(OSError):
-                    reader.send(str(os.waitstatus_to_exitcode(status)).encode())
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                with self._status_by_pid.pop(pid) as sock, contextlib.suppress(OSError):
+                    sock.send(str(status).encode())
+                os.waitpid(pid, 0)  # not before: another process could get the same id
 
 
-def _enter(request: bytes, stdout: int, stderr: int) -> list[str]:
+def _set_up_fork(request: bytes, stdout: int, stderr: int) -> list[str]:
     """Give a fork its environment, folder and files. Return the arguments."""
-    arguments, environment, folder = json.loads(request)
+    arguments, environment, cwd = json.loads(request)
     for source, target in ((stdout, 1), (stderr, 2)):
         os.dup2(source, target)
         os.close(source)
-    os.chdir(folder)
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

@@ -40,7 +40,7 @@ class Console:
             home,
             env={**harness.provider_environment({"A": provider}), **(env or {})},
             config=f"[console]\nenabled = true\n{config}",
-            forks=True,
+            is_forked=True,
         )
         self.admin_key = self.create_key("admin", "--scope", "admin,chat,speech,registry:read,registry:write")["key"]
         user = self.create_key("user", "--scope", "chat,speech")

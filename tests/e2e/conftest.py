@@ -104,7 +104,7 @@ def start_gateway(fakes: Mapping[str, FakeProvider], tmp_path: Path) -> Iterator
     def start(*, config: str | None = None, env: Mapping[str, str] | None = None) -> Gateway:
         home = tmp_path / f"gateway{len(running)}"
         home.mkdir()
-        running.append(Gateway(home, env={**provider_environment(fakes), **(env or {})}, config=config, forks=True))
+        running.append(Gateway(home, env={**provider_environment(fakes), **(env or {})}, config=config, is_forked=True))
         return running[-1].start()
 
     yield start
@@ -132,7 +132,7 @@ def nodes(fakes: Mapping[str, FakeProvider], tmp_path: Path, redis: RedisServer)
         home = tmp_path / f"node{len(started)}"
         home.mkdir()
         env = {**provider_environment(fakes), "SVC_REDIS_URL": redis.url}
-        started.append(Gateway(home, env=env, config=config, forks=True).start())
+        started.append(Gateway(home, env=env, config=config, is_forked=True).start())
         return started[-1]
 
     yield start

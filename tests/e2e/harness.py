@@ -60,16 +60,18 @@ def run(*arguments: str, home: Path, env: Mapping[str, str] | None = None) -> su
 class Gateway:
     """`svc gateway --port 0`. `start` returns when the process has printed its address.
 
-    `forks` starts it quickly, for tests that do not look at the process itself. See `tests.fork_server`.
+    `is_forked` starts it quickly, for tests that do not look at the process itself. See `tests.fork_server`.
     """
 
-    def __init__(self, home: Path, *, env: Mapping[str, str], config: str | None = None, forks: bool = False) -> None:
+    def __init__(
+        self, home: Path, *, env: Mapping[str, str], config: str | None = None, is_forked: bool = False
+    ) -> None:
         self.home = home
         self.log_path = home / "gateway.log"
         self.key = KEY
         self.port = 0
         self.process: subprocess.Popen[bytes] | ForkedProcess
-        self._forks = forks
+        self._is_forked = is_forked
         self._env = environment(home, {"SVC_API_KEYS": KEY, **env})
         self.command = [SVC]
         self._arguments = ["gateway", "--port", "0"]
@@ -88,7 +90,7 @@ class Gateway:
     def launch(self) -> None:
         """Start the process without waiting until it listens."""
         with self.log_path.open("wb") as log:
-            if self._forks and self.command == [SVC] and fork_server.can_start(self._env):
+            if self._is_forked and self.command == [SVC] and fork_server.can_start(self._env):
                 self.process = fork_server.start(self._arguments, self._env, self.home, stdout=log, stderr=log)
                 return
             self.process = subprocess.Popen(

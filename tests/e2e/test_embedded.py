@@ -294,6 +294,21 @@ def test_embedded_model_prompt_beyond_context_returns_400(embedded: Gateway) -> 
         )
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "some words " * 300_000}]}, "messages"),
+        ("/v1/responses", {"input": "some words " * 300_000}, "input"),
+    ],
+)
+def test_embedded_model_prompt_of_megabytes_is_not_sent_to_it(
+    embedded: Gateway, path: str, body: dict[str, object], param: str
+) -> None:
+    got = embedded.request("POST", path, {"model": MODEL, **body})
+    assert (got.status, got.json["error"]["param"]) == (400, param)
+    assert "8192 tokens: it has about" in got.json["error"]["message"]
+
+
 def test_embedded_model_killed_process_is_restarted(embedded: Gateway) -> None:
     os.kill(child_of(embedded), signal.SIGKILL)
     deadline = time.monotonic() + 30

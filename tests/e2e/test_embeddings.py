@@ -162,7 +162,7 @@ def test_embeddings_provider_of_other_dialect_returns_400(
 
 
 @pytest.mark.parametrize("strategy", ["order", "weighted"])
-def test_embeddings_of_two_providers_go_to_the_one_that_serves_them(
+def test_embeddings_model_at_two_providers_uses_the_one_that_serves_it(
     start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider, strategy: str
 ) -> None:
     table = "[[providers]]\nname = '{}'\nmodels = [{{ id = 'vectors', kind = 'embedding' }}]\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -18,7 +19,7 @@ from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.observability.prometheus import WorkerMetrics
 from svc.gateway.observability.request_log import RequestLog
 from svc.gateway.proxy.context import GatewayContext, create_context
-from svc.gateway.routing.backends import build_backends
+from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.providers import build_providers, models_without_key
 from svc.gateway.routing.router import Router
 from svc.gateway.routing.shared_breakers import SharedBreakers
@@ -118,8 +119,18 @@ def _create_router(settings: Settings, endpoints: EndpointTable) -> tuple[Router
         models_without_key(settings, providers),
         endpoints.paths_by_kind(),
         settings.models_by_alias,
+        functools.partial(_is_served, endpoints),
     )
     return router, upstream
+
+
+def _is_served(endpoints: EndpointTable, backend: Backend) -> bool:
+    """Return whether a backend can serve one of the endpoints for models of its kind."""
+    return any(
+        endpoint.is_served_by(backend.dialect, backend.profile)
+        for endpoint in endpoints.by_path.values()
+        if endpoint.model_kind == backend.kind
+    )
 
 
 def _create_ledger(settings: Settings, router: Router) -> Ledger:

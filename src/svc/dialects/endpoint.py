@@ -159,7 +159,7 @@ class Endpoint(ABC):
             return self.add_codec(upstream)
 
     def is_served_by(self, upstream: Dialect, profile: ModelProfile) -> bool:
-        """Return whether a backend can serve the endpoint."""
+        """Return whether a backend with this dialect and profile can serve the endpoint."""
         try:
             self.select_codec(upstream, profile)
         except InvalidRequest:

@@ -42,7 +42,7 @@ DEFAULT_ANTHROPIC_MAX_TOKENS: Final = 4096
 MAX_USER_ID_CHARS: Final = 256
 """Maximum length of `metadata.user_id` (docs.anthropic.com, Messages, "maxLength 256")."""
 MAX_TEMPERATURE: Final = 1.0
-"""OpenAI's API allows up to 2 (docs.anthropic.com, Messages, "Ranges from 0.0 to 1.0")."""
+"""Maximum `temperature` (docs.anthropic.com, Messages, "Ranges from 0.0 to 1.0"). OpenAI's API allows 2."""
 _IMAGE_MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _EFFORT_ALIASES: Final = {"none": None, "minimal": "low"}
 _TOOL_CHOICE_TYPES: Final = {"auto": "auto", "none": "none", "required": "any", "tool": "tool"}
@@ -64,7 +64,7 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
         dropped.append("stop")
     fields = {
         "system": _encode_system(request),
-        "temperature": _fit_temperature(request.temperature, dropped),
+        "temperature": _clamp_temperature(request.temperature, dropped),
         "top_p": request.top_p,
         "top_k": None if request.top_k == UNLIMITED_TOP_K else request.top_k,
         "stop_sequences": stop or None,
@@ -86,7 +86,7 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
     )
 
 
-def _fit_temperature(temperature: float | None, dropped: list[str]) -> float | None:
+def _clamp_temperature(temperature: float | None, dropped: list[str]) -> float | None:
     if temperature is None or temperature <= MAX_TEMPERATURE:
         return temperature
     dropped.append("temperature")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import select
 import sys
@@ -23,8 +24,12 @@ PROMPT_BATCH_TOKENS = 64
 """Prompt tokens per batch. Between batches the server checks for disconnected clients, so they cost little."""
 EMBEDDING_BATCH_MARGIN_TOKENS = 64
 """A batch that is larger than the context, so that a too long input gets status 400. Otherwise it gets 500."""
-MIN_REQUEST_MEMORY_BYTES = 512 << 20
-"""The memory for all requests together if the model is small: a prompt of 10 MB needs about half of it."""
+MIN_REQUEST_MEMORY_BYTES, MAX_REQUEST_MEMORY_BYTES = 512 << 20, 4 << 30
+"""Bounds of the memory that all requests together may allocate."""
+CONTEXT_CHECKPOINTS = 2
+"""Copies of a slot's state that a model with a sliding window keeps. The default of 32 can be many gigabytes."""
+
+_SHARD_NUMBER = re.compile(r"-\d{5}-of-(?=\d{5}\.gguf$)")
 
 
 def main() -> None:
@@ -33,25 +38,31 @@ def main() -> None:
     options = json.loads(sys.stdin.buffer.readline())
     os.nice(options["nice"])  # inference must not delay the gateway's streams
     server = xllamacpp.Server(_server_parameters(options))
-    _limit_request_memory(Path(options["model_path"]).stat().st_size)
+    _limit_request_memory(Path(options["model_path"]))
     sys.stdout.write(json.dumps({"address": server.listening_address}) + "\n")
     sys.stdout.flush()
     _wait_for_parent_exit(parent)
     os._exit(0)  # skips the server's shutdown, which waits for responses that no client reads
 
 
-def _limit_request_memory(model_bytes: int) -> None:
-    """Let requests allocate as much as the model's size. Beyond it they fail. Only Linux can do it.
+def _limit_request_memory(model_path: Path) -> None:
+    """Let the requests allocate as much as the size of the model, within bounds. Beyond it, allocations fail.
 
     llama.cpp's grammar of a short JSON schema can need any amount, for example if `minLength` exceeds `maxLength`. The
-    model and its context are allocated before the first request.
+    model and its context are allocated before the first request. Without Linux, there is no limit.
     """
-    status = Path("/proc/self/status")
-    if not status.exists():
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
         return
-    fields = dict(line.split(":", 1) for line in status.read_text(encoding="ascii", errors="replace").splitlines())
-    allocated = int(fields["VmData"].split()[0]) * 1024  # what RLIMIT_DATA counts: getrlimit(2), proc(5)
-    limit = allocated + max(MIN_REQUEST_MEMORY_BYTES, model_bytes)
+    data_size = re.search(r"^VmData:\s+(\d+) kB$", status, re.M)
+    if data_size is None:
+        return
+    name = _SHARD_NUMBER.sub("", model_path.name)
+    shards = [path for path in model_path.parent.iterdir() if _SHARD_NUMBER.sub("", path.name) == name]
+    model_bytes = sum(shard.stat().st_size for shard in shards)
+    allocated = int(data_size[1]) * 1024  # what RLIMIT_DATA counts: getrlimit(2), proc(5)
+    limit = allocated + min(max(MIN_REQUEST_MEMORY_BYTES, model_bytes), MAX_REQUEST_MEMORY_BYTES)
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     if hard == resource.RLIM_INFINITY or limit < hard:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -82,6 +93,7 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.use_jinja = True  # the chat template of the model itself, which has its form of tool calls
     parameters.cache_ram_mib = 0  # the default caches up to 8 GiB of prompts
     parameters.cache_idle_slots = False
+    parameters.n_ctx_checkpoints = CONTEXT_CHECKPOINTS
     parameters.ui = False
     parameters.endpoint_slots = False  # the endpoint would expose prompts
     parameters.cors_origins = ""

@@ -174,7 +174,8 @@ class LocalModelSupervisor:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env=build_subprocess_env(MALLOC_ARENA_MAX="1"),  # memory that one thread freed is left for the others
+            # One heap for all threads: the limit of memory counts what one of several heaps keeps for its own threads.
+            env=build_subprocess_env(MALLOC_ARENA_MAX="1"),
             start_new_session=True,  # Ctrl-C must not kill the child: the gateway completes its responses first
         )
         log_task = asyncio.create_task(self._read_log(process), name="local model log")

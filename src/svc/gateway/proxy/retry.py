@@ -36,6 +36,7 @@ from svc.gateway.routing.failures import (
     AttemptFailure,
     RetryDecision,
 )
+from svc.gateway.routing.local_errors import check_prompt_length
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.usage import TokenUsage
 
@@ -142,19 +143,10 @@ class RetryLoop(AttemptOwner):
     def start(self, now: float) -> None:
         """Start the first attempt. `now` is loop time in seconds. Raises SvcError if no backend can be used."""
         load_balancer = self._context.load_balancer
-        if len(self._backends) > 1:
-            self._skip_unsuitable_backends()
-            if load_balancer.strategies.is_enabled:
-                self._backends = load_balancer.strategies.order(self._backends, self._body, self._routing_info, now)
+        if len(self._backends) > 1 and load_balancer.strategies.is_enabled:
+            self._backends = load_balancer.strategies.order(self._backends, self._body, self._routing_info, now)
         self._backend_index = load_balancer.select_first(self._backends, self._body, self._routing_info, now)
         self._attempt_current_backend(now)
-
-    def _skip_unsuitable_backends(self) -> None:
-        """Remove the backends that cannot serve the endpoint. If none can, the client gets the error of the first."""
-        is_served_by = self._endpoint.is_served_by
-        suitable = [backend for backend in self._backends if is_served_by(backend.dialect, backend.profile)]
-        if suitable and len(suitable) < len(self._backends):
-            self._backends = tuple(suitable)
 
     def pause(self) -> None:
         """Stop reading the response, because the client reads slowly."""
@@ -265,6 +257,10 @@ class RetryLoop(AttemptOwner):
                 codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
                 return codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
             codec = self._select_codec(backend)
+            if backend.origin.local_model:
+                check_prompt_length(
+                    self._body, self._routing_info, backend.context_window, codec.map_field_name("messages")
+                )
             return codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
         except SvcError:
             self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker

@@ -21,6 +21,8 @@ RETRY_BACKOFF: Final = Backoff(0.1, 2.0)
 INTERRUPTED_MESSAGE: Final = "The provider's response was interrupted: connection lost."
 """opencode, pi and other agents retry a failed stream only if its message names a lost connection or a timeout."""
 
+_OUT_OF_MEMORY: Final = b"bad_alloc"
+"""The message of a model of this machine for an allocation that failed."""
 _INPUT_KIND_PATTERN: Final = r"(image|audio|video|file)"
 _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
     rf"{_INPUT_KIND_PATTERN} input is not supported|no endpoints found that support {_INPUT_KIND_PATTERN} input"
@@ -115,6 +117,9 @@ def _describe_local_failure(
         return AttemptFailure(described, RetryDecision.GIVE_UP)
     if isinstance(failure.error, ModelNotFound):
         failure.error.message = "The model of this machine does not serve this request."
+    elif _OUT_OF_MEMORY in raw:
+        error = ProviderFailed("The model of this machine has no memory left for this request.")
+        return AttemptFailure(error, RetryDecision.NEXT_BACKEND)
     return failure
 
 

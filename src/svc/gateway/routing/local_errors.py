@@ -1,11 +1,15 @@
-"""Describes errors of llama.cpp's server to the client of a model of this machine, in the gateway's own words."""
+"""Errors of requests to a model of this machine, in the gateway's own words instead of those of llama.cpp's server."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from svc.dialects.base import RequestBody
+from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.token_estimate import estimate_input_tokens
 from svc.dialects.upstream_errors import decode_error_object, extract_message
 from svc.dialects.validation import decode_client_object
 from svc.errors import InvalidRequest
@@ -26,10 +30,25 @@ _REASONS: Final = (
     (re.compile(r"empty", re.I), "The input is empty.", None),
 )
 """A pattern of llama.cpp's message, the gateway's message, and the field. None means that of the error."""
+MAX_PROMPT_WINDOWS: Final = 8
+"""A prompt whose estimate exceeds this many context windows is not sent: no text has 32 bytes per token.
+
+llama.cpp counts the tokens of 10 MB for many seconds, with hundreds of megabytes of memory.
+"""
+_SCHEMA_EXTENSIONS: Final = ("grammar", "json_schema")
+"""Fields of llama.cpp's own, which a client of chat completions may send."""
 MAX_LOGGED_REASON_CHARS: Final = 300
 _QUOTED_PART: Final = re.compile(r"[{\"'`]")
 """From here on, llama.cpp's message may repeat a part of the request, which does not belong into a log."""
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
+
+
+def check_prompt_length(body: RequestBody, routing_info: RoutingInfo, window: int, param: str) -> None:
+    """Raise InvalidRequest if the prompt is much longer than the context window, in tokens."""
+    if routing_info.has_single_prompt and len(body.raw) > window * MAX_PROMPT_WINDOWS:
+        tokens = estimate_input_tokens(body, routing_info)
+        if tokens > window * MAX_PROMPT_WINDOWS:
+            raise _length_error(param, str(window), f"about {tokens}")
 
 
 def describe_local_error(
@@ -56,6 +75,11 @@ def describe_local_error(
 
 def _describe_length(details: dict[str, Any], message: str, param: str) -> InvalidRequest:
     tokens, window = _find_count(details, "n_prompt_tokens", message), _find_count(details, "n_ctx", message)
+    return _length_error(param, str(window or ""), str(tokens or ""))
+
+
+def _length_error(param: str, window: str, tokens: str) -> InvalidRequest:
+    """Return the error for numbers of tokens, which are empty if they are unknown."""
     text = f"`{param}` is longer than the context window of this model"
     text += f", {window} tokens" if window else ""
     return InvalidRequest(f"{text}: it has {tokens} tokens." if tokens else f"{text}.", param=param)
@@ -81,14 +105,23 @@ def _describe_reason(
     return InvalidRequest(_OTHER_REASON, param=param)
 
 
-def _find_schema_field(request: bytes, map_field_name: Callable[[str], str]) -> str:
-    """Return the client's field with the schema that llama.cpp rejects.
-
-    llama.cpp's message does not tell: tools that the client forces are sent as the schema of the response.
-    """
-    field = map_field_name("response_format")
-    value: Any = decode_client_object(request)
-    for name in field.split("."):
+def _find_schema_field(request: bytes, map_field_name: Callable[[str], str]) -> str | None:
+    """Return the client's field with the schema or grammar that llama.cpp rejects, whose message does not name it."""
+    fields: dict[str, Any] = {}
+    with contextlib.suppress(InvalidRequest):
+        fields = decode_client_object(request)
+    if fields.get("tools") and _forces_tools(fields.get("tool_choice")):
+        return map_field_name("tools")  # the gateway sends them as the schema of the response
+    response_format = map_field_name("response_format")
+    value: Any = fields
+    for name in response_format.split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    has_schema = isinstance(value, dict) and value.get("type") != "text"
-    return field if has_schema else map_field_name("tools")
+    if isinstance(value, dict) and value.get("type") != "text":
+        return response_format
+    names = [name for name in (*_SCHEMA_EXTENSIONS, map_field_name("tools")) if fields.get(name)]
+    return names[0] if names else None
+
+
+def _forces_tools(tool_choice: Any) -> bool:
+    choice = tool_choice.get("type") if isinstance(tool_choice, dict) else tool_choice
+    return choice not in (None, "auto", "none")

@@ -20,11 +20,14 @@ class Router:
         models_without_key: Mapping[str, str] | None = None,
         paths_by_kind: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
+        is_served_by: Callable[[Backend], bool] = lambda _: True,
     ) -> None:
         """`models_without_key`: models that are not offered, and the missing key of each.
 
-        `paths_by_kind`: the endpoint for each kind of model. `aliases`: the model of each alias.
+        `paths_by_kind`: the endpoint for each kind of model. `aliases`: the model of each alias. `is_served_by`:
+        whether a backend can serve an endpoint for models of its kind.
         """
+        self._is_served_by = is_served_by
         self._paths_by_kind: Mapping[str, str] = paths_by_kind or {}
         self._fallbacks = fallbacks
         self._aliases: Mapping[str, str] = aliases or {}
@@ -71,7 +74,9 @@ class Router:
     def _add_fallbacks(self, name: str) -> tuple[Backend, ...]:
         names = dict.fromkeys((name, *self._fallbacks.get(name, ())))
         backends = [backend for model in names for backend in self._backends.get(model, {}).values()]
-        return tuple(backend for backend in backends if backend.kind == backends[0].kind)
+        backends = [backend for backend in backends if backend.kind == backends[0].kind]
+        # If none is left, the client gets the error of the first one.
+        return tuple(filter(self._is_served_by, backends)) or tuple(backends)
 
     def first_backends(self) -> list[Backend]:
         """Return the first backend of each model."""

@@ -8,10 +8,13 @@ import pytest
 from tests.codecs import codec_between
 
 from svc.dialects.anthropic import dialect as anthropic
+from svc.dialects.base import RequestBody
 from svc.dialects.openai import dialect as openai
+from svc.dialects.routing_info import RoutingInfo
+from svc.errors import InvalidRequest
 from svc.gateway.endpoints import embeddings, responses_api
-from svc.gateway.routing.failures import classify_error_response
-from svc.gateway.routing.local_errors import describe_local_error
+from svc.gateway.routing.failures import RetryDecision, classify_error_response
+from svc.gateway.routing.local_errors import check_prompt_length, describe_local_error
 
 
 @pytest.mark.parametrize(
@@ -70,14 +73,49 @@ def test_local_error_names_the_field_of_the_client(client: str, error: dict[str,
         ("chat", {}),
         ("chat", {"response_format": None}),
         ("chat", {"response_format": {"type": "text"}}),
+        ("chat", {"response_format": FORMAT, "tool_choice": "required"}),
+        ("chat", {"tool_choice": {"type": "function", "function": {"name": "f"}}, "grammar": "x"}),
         ("messages", {"output_config": {"effort": "low"}}),
+        ("messages", {"output_config": {"format": FORMAT}, "tool_choice": {"type": "any"}}),
         ("responses", {"text": {"format": {"type": "text"}}}),
         ("responses", {"text": None}),
     ],
 )
-def test_local_error_of_a_tool_schema_names_the_tools(client: str, fields: dict[str, object]) -> None:
+def test_local_error_tool_schema_names_the_tools(client: str, fields: dict[str, object]) -> None:
     """The text of the message does not matter, although it has the name of the other field."""
     raw = json.dumps({"error": {"code": 400, **SCHEMA}}).encode()
-    request = json.dumps({"messages": [{"role": "user", "content": '"response_format": {}'}], **fields}).encode()
+    messages = [{"role": "user", "content": '"response_format": {}'}]
+    request = json.dumps({"messages": messages, "tools": [{"type": "function"}], **fields}).encode()
     failure = classify_error_response(CODECS[client], 400, {}, raw, request)
     assert failure.error.param == "tools"
+
+
+@pytest.mark.parametrize(
+    ("request_body", "param"),
+    [
+        (b'{"grammar": "root ::="}', "grammar"),
+        (b'{"json_schema": {"type": "x"}, "tools": [], "tool_choice": "auto"}', "json_schema"),
+        (b'{"response_format": {"type": "json_object"}, "tools": [{}], "tool_choice": "auto"}', "response_format"),
+        (b"{}", None),
+        (b'{"x": 1e999}', None),
+    ],
+)
+def test_local_error_schema_names_only_a_field_of_the_request(request_body: bytes, param: str | None) -> None:
+    raw = json.dumps({"error": {"code": 400, **SCHEMA}}).encode()
+    assert classify_error_response(CODECS["chat"], 400, {}, raw, request_body).error.param == param
+
+
+def test_local_error_out_of_memory_is_no_outage() -> None:
+    raw = b'{"error": {"code": 500, "message": "std::bad_alloc", "type": "server_error"}}'
+    failure = classify_error_response(CODECS["chat"], 500, {}, raw, b"{}")
+    assert (failure.retry_decision, failure.counts_as_outage) == (RetryDecision.NEXT_BACKEND, False)
+    assert "no memory left" in failure.error.message
+
+
+def test_check_prompt_length_rejects_only_what_no_tokenizer_makes_fit() -> None:
+    text = "word " * 100_000
+    body = RequestBody(json.dumps({"messages": [{"role": "user", "content": text}]}).encode())
+    check_prompt_length(body, RoutingInfo(model="m"), 20_000, "messages")
+    with pytest.raises(InvalidRequest, match="than the context window of this model, 8192 tokens: it has about 12"):
+        check_prompt_length(body, RoutingInfo(model="m"), 8192, "messages")
+    check_prompt_length(body, RoutingInfo(model="m", has_single_prompt=False), 8192, "input")
