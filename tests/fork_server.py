@@ -47,6 +47,8 @@ PRELOADED = (
 )
 """The modules that a gateway loads at its start and for its first requests."""
 ROOT = Path(__file__).parents[1]
+READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+"""Beginnings of the names of variables that Python, the loader and malloc read when a process starts."""
 MAX_REQUEST_BYTES = 1 << 20
 _LOCK = threading.Lock()
 """Held during one request to the server."""
@@ -96,7 +98,7 @@ def start(
     arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, *, stdout: IO[Any], stderr: IO[Any]
 ) -> ForkedProcess:
     """Start `svc` with this environment and current folder. Its standard input is empty."""
-    assert can_start(environment), "Python reads its variables before a fork"
+    assert can_start(environment), "a fork ignores variables of Python, the loader and malloc"
     status, status_of_server = socket.socketpair()
     request = json.dumps([list(arguments), dict(environment), str(cwd)]).encode()
     with _LOCK, status_of_server:
@@ -121,11 +123,11 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> 
 
 
 def can_start(environment: Mapping[str, str]) -> bool:
-    """Return whether the environment has no variable of Python that differs from the server's."""
+    """Return whether a fork can have this environment: what a process reads at its start is as in the server."""
     return all(
         _is_for_server(name) and os.environ.get(name) == value
         for name, value in environment.items()
-        if name.startswith("PYTHON")
+        if name.startswith(READ_AT_START)
     )
 
 

@@ -1,7 +1,7 @@
 """Runs the steps of `make test`, and prints the duration of each: `python -m tests.steps`.
 
 The first failing step ends the run with its exit status. Up to MAX_REPEATED failed tests run once more, alone: many
-tests wait for real servers, and three run at the same time. The run names them, since a race in a test or in the
+tests wait for real servers, and several run at the same time. The run names them, since a race in a test or in the
 product is a defect also when it passes alone.
 """
 
