@@ -20,7 +20,7 @@ class OciServer(ThreadingHTTPServer):
         self.cut: int | None = None
         self.ranges: list[str | None] = []
         self.host = f"127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -48,7 +48,7 @@ class FaultServer:
             provider = fake
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:

@@ -125,7 +125,7 @@ class S3Handler(BaseHTTPRequestHandler):
 
 def test_bucket_ignoring_if_none_match_is_rejected(bucket, machine):
     server = S3WithoutConditionalWrites(("127.0.0.1", 0), S3Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     one = machine("one", **{**bucket, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}"})
     for command in (("serve", "--port", "0"), ("ls",)):
         output = one.run("registry", *command, check=2).stderr
