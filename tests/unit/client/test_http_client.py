@@ -250,7 +250,7 @@ def test_live_proxy_tunnels_tls(
         serve(_serve_live, "localhost", 0, ssl=context(certificate_file)) as live_server,
         ForwardProxy(tmp_path, CREDENTIALS) as proxy,
     ):
-        thread = threading.Thread(target=live_server.serve_forever, args=(0.02,), daemon=True)
+        thread = threading.Thread(target=live_server.serve_forever, daemon=True)
         thread.start()
         port = live_server.socket.getsockname()[1]
         connection_options = None
@@ -283,7 +283,7 @@ def test_live_proxy_tunnels_tls(
 def test_live_https_proxy_variable_is_not_used_for_plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{closed_port()}")
     with serve(_serve_live, "127.0.0.1", 0) as live_server:
-        threading.Thread(target=live_server.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(target=live_server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{live_server.socket.getsockname()[1]}/v1"
         with svc.Client(gateway_url=url, api_key="key-1") as client, client.live() as live:
             assert live.finish().text == "hello"
