@@ -10,6 +10,7 @@ import signal
 import time
 import wave
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
@@ -265,26 +266,41 @@ def test_embedded_model_unenforceable_schema_names_its_field(
     assert error.get("param", param) == param  # Anthropic's format has no field for it
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "string", "minLength": 5, "maxLength": 2},
-        {"type": "array", "items": {}, "minItems": 5, "maxItems": 2},
-        {"type": "string", "pattern": "^a{5,2}$"},
-    ],
-)
-def test_embedded_model_schema_of_unlimited_size_cannot_exhaust_memory(
-    embedded: Gateway, schema: dict[str, object]
-) -> None:
+@pytest.mark.parametrize("grammar", ['root ::= "a"{5,2}', 'root ::= ("a" | "b"{9,3})*'])
+def test_embedded_model_grammar_of_unlimited_size_cannot_exhaust_memory(embedded: Gateway, grammar: str) -> None:
     """llama.cpp repeats the element about 2^64 times, until it gets no more memory."""
     pid = child_of(embedded)
     soft, _ = resource.prlimit(pid, resource.RLIMIT_DATA)
     assert 0 < soft < 4 << 30
-    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    got = embedded.chat(MODEL, max_tokens=4, response_format=form)
-    assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", "response_format")
+    with ThreadPoolExecutor(1) as pool:
+        hostile = pool.submit(embedded.chat, MODEL, max_tokens=4, grammar=grammar)
+        while not hostile.done():
+            assert embedded.chat(MODEL, max_tokens=2).status in (200, 502)  # 502 at the moment without memory
+    got = hostile.result()
+    assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", "grammar")
     assert child_of(embedded) == pid
     assert embedded.chat(MODEL, max_tokens=4).status == 200
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": 5, "maxLength": 2},
+        {"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 6},
+        {"type": "string", "pattern": "^a{5,2}$"},
+        {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(3000)}},
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_embedded_model_hostile_schema_returns_400_with_param(
+    embedded: Gateway, schema: dict[str, object], stream: bool
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    got = embedded.chat(MODEL, max_tokens=4, response_format=form, stream=stream)
+    assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", "response_format")
+    tools = [{"name": "send", "input_schema": {"type": "object", "properties": {"x": schema}, "required": ["x"]}}]
+    body = {"model": MODEL, "messages": ASK, "max_tokens": 9, "tools": tools, "tool_choice": {"type": "any"}}
+    assert embedded.request("POST", "/v1/messages", {**body, "stream": stream}).status == 400
 
 
 def test_embedded_model_prompt_beyond_context_returns_400(embedded: Gateway) -> None:

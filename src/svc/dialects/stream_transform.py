@@ -21,6 +21,7 @@ from svc.wire.sse import EventSplitter, split_events
 from svc.wire.usage import TokenUsage
 
 EVENT_STREAM_CONTENT_TYPE: Final = "text/event-stream; charset=utf-8"
+LOCAL_FAILURE_MESSAGE: Final = "The model of this machine failed. The gateway's log has the reason."
 
 
 class StreamTransform:
@@ -36,6 +37,7 @@ class StreamTransform:
         "finish_reason",
         "has_ended",
         "has_started",
+        "is_local",
         "model",
         "passthrough_template",
         "request_body",
@@ -64,6 +66,8 @@ class StreamTransform:
         """The model of the response, as the upstream names it."""
         self.api_key = ""
         """The provider's key, which is redacted from errors."""
+        self.is_local = False
+        """Whether a model of this machine sends the stream. The client does not get the messages of llama.cpp."""
         self.request_id = ""
         """The gateway's request id, for the error of a dialect that has one there."""
         self.request_body = b""
@@ -136,6 +140,9 @@ class StreamTransform:
         self.has_ended = True
         self.passthrough_template = None
         self.error = error.strip_traceback()
+        if self.is_local and isinstance(error, ProviderFailed) and error.is_reported_by_provider:
+            error.reason = error.message.rpartition(":")[0]  # what follows may be a part of the response
+            error.message = LOCAL_FAILURE_MESSAGE
         error.message = redact_key(error.message, self.api_key)
         return self._encode_error(error)
 

@@ -153,6 +153,7 @@ class Attempt(ResponseReceiver):
         if self._transform is not None:
             self._transform.api_key = backend.provider.key
             self._transform.request_id = request_id
+            self._transform.is_local = bool(backend.origin.local_model)
             if not policy.uses_fast_paths:
                 self._transform.disable_fast_paths()
 

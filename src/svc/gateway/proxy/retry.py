@@ -36,7 +36,7 @@ from svc.gateway.routing.failures import (
     AttemptFailure,
     RetryDecision,
 )
-from svc.gateway.routing.local_errors import check_prompt_length
+from svc.gateway.routing.local_requests import check_prompt_length, check_schemas
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.usage import TokenUsage
 
@@ -261,7 +261,10 @@ class RetryLoop(AttemptOwner):
                 check_prompt_length(
                     self._body, self._routing_info, backend.context_window, codec.map_field_name("messages")
                 )
-            return codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
+            encoded = codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
+            if backend.origin.local_model:
+                check_schemas(encoded.body, self._body.raw, codec.map_field_name)
+            return encoded
         except SvcError:
             self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker
             raise

@@ -1,4 +1,4 @@
-"""Errors of requests to a model of this machine, in the gateway's own words instead of those of llama.cpp's server."""
+"""Describes errors of llama.cpp's server to the client of a model of this machine, in the gateway's own words."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from svc.dialects.base import RequestBody
-from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.token_estimate import estimate_input_tokens
 from svc.dialects.upstream_errors import decode_error_object, extract_message
 from svc.dialects.validation import decode_client_object
 from svc.errors import InvalidRequest
@@ -30,25 +27,12 @@ _REASONS: Final = (
     (re.compile(r"empty", re.I), "The input is empty.", None),
 )
 """A pattern of llama.cpp's message, the gateway's message, and the field. None means that of the error."""
-MAX_PROMPT_WINDOWS: Final = 8
-"""A prompt whose estimate exceeds this many context windows is not sent: no text has 32 bytes per token.
-
-llama.cpp counts the tokens of 10 MB for many seconds, with hundreds of megabytes of memory.
-"""
 _SCHEMA_EXTENSIONS: Final = ("grammar", "json_schema")
 """Fields of llama.cpp's own, which a client of chat completions may send."""
 MAX_LOGGED_REASON_CHARS: Final = 300
 _QUOTED_PART: Final = re.compile(r"[{\"'`]")
 """From here on, llama.cpp's message may repeat a part of the request, which does not belong into a log."""
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
-
-
-def check_prompt_length(body: RequestBody, routing_info: RoutingInfo, window: int, param: str) -> None:
-    """Raise InvalidRequest if the prompt is much longer than the context window, in tokens."""
-    if routing_info.has_single_prompt and len(body.raw) > window * MAX_PROMPT_WINDOWS:
-        tokens = estimate_input_tokens(body, routing_info)
-        if tokens > window * MAX_PROMPT_WINDOWS:
-            raise _length_error(param, str(window), f"about {tokens}")
 
 
 def describe_local_error(
@@ -62,7 +46,8 @@ def describe_local_error(
     message = extract_message(error) or ""
     details: dict[str, Any] = error if isinstance(error, dict) else {}
     is_too_long = details.get("type") == _TOO_LONG_TYPE or _TOO_LONG_MESSAGE.search(message) is not None
-    if status not in (400, 413, 422) and not is_too_long:
+    # A schema that nothing fulfils is an error of the server, at the first token.
+    if status not in (400, 413, 422) and not is_too_long and not _SCHEMA_REASON.search(message):
         return None
     param = details.get("param")
     param = map_field_name(param) if isinstance(param, str) else None
@@ -75,10 +60,10 @@ def describe_local_error(
 
 def _describe_length(details: dict[str, Any], message: str, param: str) -> InvalidRequest:
     tokens, window = _find_count(details, "n_prompt_tokens", message), _find_count(details, "n_ctx", message)
-    return _length_error(param, str(window or ""), str(tokens or ""))
+    return length_error(param, str(window or ""), str(tokens or ""))
 
 
-def _length_error(param: str, window: str, tokens: str) -> InvalidRequest:
+def length_error(param: str, window: str, tokens: str) -> InvalidRequest:
     """Return the error for numbers of tokens, which are empty if they are unknown."""
     text = f"`{param}` is longer than the context window of this model"
     text += f", {window} tokens" if window else ""
@@ -98,14 +83,14 @@ def _describe_reason(
     message: str, param: str | None, request: bytes, map_field_name: Callable[[str], str]
 ) -> InvalidRequest:
     if _SCHEMA_REASON.search(message):
-        return InvalidRequest(_SCHEMA_MESSAGE, param=_find_schema_field(request, map_field_name))
+        return InvalidRequest(_SCHEMA_MESSAGE, param=find_schema_field(request, map_field_name))
     for pattern, text, field in _REASONS:
         if pattern.search(message):
             return InvalidRequest(text, param=map_field_name(field) if field else param)
     return InvalidRequest(_OTHER_REASON, param=param)
 
 
-def _find_schema_field(request: bytes, map_field_name: Callable[[str], str]) -> str | None:
+def find_schema_field(request: bytes, map_field_name: Callable[[str], str]) -> str | None:
     """Return the client's field with the schema or grammar that llama.cpp rejects, whose message does not name it."""
     fields: dict[str, Any] = {}
     with contextlib.suppress(InvalidRequest):

@@ -56,7 +56,7 @@ def local_file(text: str) -> ModelFiles:
     """Return the files of a GGUF file, given by its path. Raises UsageError."""
     path = Path(text).expanduser().absolute()
     if not path.is_file():
-        raise UsageError(f"There is no file {text}.")
+        raise UsageError(f"{text} is not a file." if path.exists() else f"There is no file {text}.")
     paths: tuple[Path, ...] = (path,)
     if match := _SHARD_NAME.fullmatch(path.name):
         paths = tuple(path.with_name(f"{match[1]}-{n:05}-of-{match[3]}.gguf") for n in range(1, int(match[3]) + 1))

@@ -235,6 +235,16 @@ def test_passthrough_chunks_with_obfuscation_return_same_object() -> None:
     assert b"error" in transform.feed(block.replace(b'"kkk"', b'"k"k"'))
 
 
+def test_passthrough_error_of_local_model_is_for_the_log_only() -> None:
+    transform = create_stream_passthrough(dialect, include_usage=False)
+    transform.is_local = True
+    error = {"error": {"message": "got exception: Unexpected empty grammar stack after accepting piece: . (30)"}}
+    out = transform.feed(FIRST + WORDS) + transform.feed(b"data: " + json.dumps(error).encode() + b"\n\n")
+    assert chunks(out)[-1]["error"]["message"] == "The model of this machine failed. The gateway's log has the reason."
+    assert isinstance(transform.error, ProviderFailed)
+    assert transform.error.reason.endswith("Unexpected empty grammar stack after accepting piece")
+
+
 def test_passthrough_event_above_size_limit_is_an_error() -> None:
     transform = create_stream_passthrough(dialect, include_usage=False)
     transform.feed(FIRST)

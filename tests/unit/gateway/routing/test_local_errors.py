@@ -8,13 +8,10 @@ import pytest
 from tests.codecs import codec_between
 
 from svc.dialects.anthropic import dialect as anthropic
-from svc.dialects.base import RequestBody
 from svc.dialects.openai import dialect as openai
-from svc.dialects.routing_info import RoutingInfo
-from svc.errors import InvalidRequest
 from svc.gateway.endpoints import embeddings, responses_api
 from svc.gateway.routing.failures import RetryDecision, classify_error_response
-from svc.gateway.routing.local_errors import check_prompt_length, describe_local_error
+from svc.gateway.routing.local_errors import describe_local_error
 
 
 @pytest.mark.parametrize(
@@ -105,17 +102,15 @@ def test_local_error_schema_names_only_a_field_of_the_request(request_body: byte
     assert classify_error_response(CODECS["chat"], 400, {}, raw, request_body).error.param == param
 
 
+def test_local_error_grammar_that_fails_at_a_token_is_invalid() -> None:
+    message = "Unexpected empty grammar stack after accepting piece: . (30)"
+    raw = json.dumps({"error": {"code": 500, "message": message, "type": "server_error"}}).encode()
+    failure = classify_error_response(CODECS["chat"], 500, {}, raw, SCHEMA_REQUEST)
+    assert (failure.error.status, failure.error.param) == (400, "response_format")
+
+
 def test_local_error_out_of_memory_is_no_outage() -> None:
     raw = b'{"error": {"code": 500, "message": "std::bad_alloc", "type": "server_error"}}'
     failure = classify_error_response(CODECS["chat"], 500, {}, raw, b"{}")
     assert (failure.retry_decision, failure.counts_as_outage) == (RetryDecision.NEXT_BACKEND, False)
     assert "no memory left" in failure.error.message
-
-
-def test_check_prompt_length_rejects_only_what_no_tokenizer_makes_fit() -> None:
-    text = "word " * 100_000
-    body = RequestBody(json.dumps({"messages": [{"role": "user", "content": text}]}).encode())
-    check_prompt_length(body, RoutingInfo(model="m"), 20_000, "messages")
-    with pytest.raises(InvalidRequest, match="than the context window of this model, 8192 tokens: it has about 12"):
-        check_prompt_length(body, RoutingInfo(model="m"), 8192, "messages")
-    check_prompt_length(body, RoutingInfo(model="m", has_single_prompt=False), 8192, "input")
