@@ -29,6 +29,7 @@ from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
 from svc.gateway.accounting.cost import PriceTable
 from svc.gateway.limits.rate_limiter import RateLimiter, Reservation
+from svc.gateway.net.allocator import freeze_gc
 from svc.gateway.routing.backends import build_backends
 from svc.gateway.routing.providers import build_providers
 from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Settings
@@ -169,6 +170,7 @@ def main() -> None:
             columns = "  ".join(f"{value:6.1f}" for value in (*percentiles, waits[-1]))
             print(f"{fault:<11} {len(waits)} requests wait, in ms, p50, p99, p99.9, max: {columns}")
         return
+    freeze_gc()  # as the gateway does at its start
     found: dict[str, list[float]] = {"none": [], "memory": [], "redis": []}
     run: Callable[..., float] = lambda *arguments: uvloop.run(measure(*arguments))  # noqa: E731
     with tempfile.TemporaryDirectory() as folder, RedisServer() as server:
