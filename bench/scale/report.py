@@ -217,9 +217,9 @@ def _comparison(found: Found, calibration: Calibration) -> str:
             f"{_percent(statistics.median(others))} in the median and at most {_percent(max(others))}. For chunks it is at "
             f"most {_percent(max(chunks))}. The model does not assume that a cost falls below that of the highest measured "
             "rate, or rises above that of the lowest. All workers of the measurement run on one processor, whose rate "
-            "decides how many requests share a wakeup. The figures at 100 requests/s differ most, because a wakeup for "
-            "each request costs more while other programs use the caches: the rounds themselves differ by up to "
-            f"{_percent(_spread(found, 100))} there."
+            "decides how many requests share a wakeup. At 100 requests/s each request has its own, which costs more while other "
+            "programs use the caches. The figures there differ most: the rounds themselves by up to "
+            f"{_percent(_spread(found, 100))}."
         )
         + "\n"
         + "\n".join(rows)

@@ -526,13 +526,18 @@ def test_page_is_used_with_the_keyboard_alone(playground: Page, provider: FakePr
     wait_until(lambda: len(provider.requests) == 2)
 
 
-def test_session_that_ended_loses_no_prompt(console: Console, playground: Page) -> None:
+def send_in_ended_session(console: Console, playground: Page) -> None:
+    """Send a prompt after the end of the session, and log in again."""
     playground.context.clear_cookies()
     send(playground, "Are you there?")
     expect(playground.get_by_role("heading", name="Log in")).to_be_visible()
     playground.get_by_label("API key").fill(console.user_key)
     button(playground, "Log in").click()
     expect(answer_of(playground)).to_contain_text("Status 401")
+
+
+def test_session_that_ended_loses_no_prompt(console: Console, playground: Page) -> None:
+    send_in_ended_session(console, playground)
     button(playground, "Regenerate gpt-4o").click()
     expect(answer_of(playground)).to_contain_text("Complete")
 
@@ -548,12 +553,7 @@ def test_late_response_to_the_ended_session_keeps_the_new_one(console: Console, 
 
     button(playground, "Add a model").click()
     playground.route("**/v1/chat/completions", hold_one)
-    playground.context.clear_cookies()
-    send(playground, "Are you there?")
-    expect(playground.get_by_role("heading", name="Log in")).to_be_visible()
-    playground.get_by_label("API key").fill(console.user_key)
-    button(playground, "Log in").click()
-    expect(answer_of(playground)).to_contain_text("Status 401")
+    send_in_ended_session(console, playground)
     late = console.gateway.request("POST", "/v1/chat/completions", {}, key=None)
     held[0].fulfill(status=late.status, json=late.json)
     expect(answer_of(playground, "gpt-4o-mini")).to_contain_text("Status 401")

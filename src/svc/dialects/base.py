@@ -215,14 +215,7 @@ class StreamEncoder(Protocol):
 class Dialect(ABC):
     """One wire format, for clients and for upstreams."""
 
-    __slots__ = (
-        "chat_path",
-        "forced_tool_variant",
-        "models_path",
-        "name",
-        "request_id_header",
-        "requires_usage",
-    )
+    __slots__ = ("chat_path", "forced_tool_variant", "models_path", "name", "request_id_header", "requires_usage")
 
     def __init__(
         self,
