@@ -313,6 +313,10 @@ class LocalSettings(_SettingsTable, frozen=True):
     def __post_init__(self) -> None:
         if self.memory is not None and not self.memory_bytes(0):
             raise ValueError('`memory` must be a size such as "4GiB" or "512MiB"')
+        names = [row.name for row in self.models]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"`models` has two entries for {twice!r}")
 
     def memory_bytes(self, default: int) -> int:
         """Return `memory` in bytes, 0 if it is no size, or `default` if it is not set."""
@@ -492,9 +496,9 @@ class Settings(FileSettings, frozen=True):
             pattern = rf"""(?<![\w.-]){key}["']?\s*=\s*["']{re.escape(name)}["']"""
         for file, number, line in self.config.read_lines():
             is_below_table = (is_below_table and number > 1) or table in line
-            if is_below_table and re.search(pattern, line if key else line.partition("#")[0]):
-                occurrence -= 1
-                if not occurrence:
+            if is_below_table:
+                occurrence -= len(re.findall(pattern, line if key else line.partition("#")[0]))
+                if occurrence <= 0:
                     return f"{file}, line {number}"
         return str(self.path)
 

@@ -56,6 +56,7 @@ def test_load_file_in_working_directory_or_home_is_found(tmp_path: Path, monkeyp
         ("[local]\nmemory = '0GiB'", ("memory",)),
         ("[local]\nmemory = 4", ("memory",)),
         ("[[local.models]]\nname = ''", ("name", "local.models")),
+        ("[[local.models]]\nname = 'm'\n[[local.models]]\nname = 'm'", ("models", "'m'", "local")),
         ("[[local.models]]\nname = 'm'\ncontext_window = 5", ("context_window", "128")),
         ("[[local.models]]\nname = 'm'\nlayers = 5", ("layers", "local.models")),
         ("gateway = 3", ("gateway",)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import re
 import tomllib
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -122,10 +123,10 @@ def build_providers(settings: Settings) -> list[Provider]:
     configured: dict[str, ProviderSettings] = {}
     for entry in expanded:
         if entry.name in configured:
-            location = settings.source_location("providers", entry.name, key="name", occurrence=2)
+            location = _second_location(settings, entry)
             raise UsageError(f"{location}: two [[providers]] have the same name {entry.name!r}: give one another name.")
         configured[entry.name] = entry
-        _check_entry(entry)
+        _check_entry(settings, entry)
     builtins = [
         (builtin, _merge_entry(builtin, configured.pop(builtin.name, None))) for builtin in _load_builtin_providers()
     ]
@@ -150,12 +151,22 @@ def build_providers(settings: Settings) -> list[Provider]:
     return providers
 
 
-def _check_entry(entry: ProviderSettings) -> None:
+def _second_location(settings: Settings, entry: ProviderSettings) -> str:
+    """Return the location of the second entry with a name, which may be that of its preset."""
+    same_name = [other for other in settings.providers if other.name == entry.name]
+    key = "preset" if all(other.preset == entry.name for other in same_name) else "name"
+    return settings.source_location("providers", entry.name, key=key, occurrence=2)
+
+
+def _check_entry(settings: Settings, entry: ProviderSettings) -> None:
     """Raise UsageError for duplicate models, and for an account with neither a key nor an address of its own."""
     seen = set()
     for model in entry.models or ():
         if model.id in seen:
-            raise UsageError(f"Provider {entry.name} has the model {model.id!r} twice.")
+            earlier = itertools.takewhile(lambda other: other.name != entry.name, settings.providers)
+            count = sum(other.id == model.id for provider in earlier for other in provider.models or ())
+            location = settings.source_location("providers", model.id, key="id", occurrence=count + 2)
+            raise UsageError(f"{location}: provider {entry.name} has the model {model.id!r} twice.")
         seen.add(model.id)
     if entry.preset is not None and any(entry.name == builtin.name for builtin in _load_builtin_providers()):
         raise UsageError(f"Provider {entry.name} is built in, so its entry cannot have a preset: give it another name.")

@@ -88,6 +88,9 @@ def test_provider_entry_with_built_in_name_overrides_it(tmp_path: Path) -> None:
     assert len(provider.models) == 7
 
 
+X_ENTRY = "[[providers]]\nname = 'x'\nbase_url = 'http://h'\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -103,6 +106,22 @@ def test_provider_entry_with_built_in_name_overrides_it(tmp_path: Path) -> None:
 )
 def test_provider_invalid_entry_raises_usage_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"x|klingon|same name"):
+        load(tmp_path, {}, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[[providers]]\npreset = 'mistral'\n[[providers]]\npreset = 'mistral'", 4),
+        (f"{X_ENTRY}models = [{{ id = 'm' }}, {{ id = 'm' }}]", 4),
+        (
+            f"{X_ENTRY.replace('x', 'w')}models = [{{ id = 'm' }}]\n{X_ENTRY}models = [\n{{ id = 'm' }},\n{{ id = 'm' }}]",
+            10,
+        ),
+    ],
+)
+def test_provider_error_names_line_of_second_occurrence(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(UsageError, match=f"svc.toml, line {line}: "):
         load(tmp_path, {}, text)
 
 
