@@ -89,6 +89,7 @@ def test_provider_entry_with_built_in_name_overrides_it(tmp_path: Path) -> None:
 
 
 X_ENTRY = "[[providers]]\nname = 'x'\nbase_url = 'http://h'\n"
+W_ENTRY = X_ENTRY.replace("x", "w")
 
 
 @pytest.mark.parametrize(
@@ -114,10 +115,7 @@ def test_provider_invalid_entry_raises_usage_error(tmp_path: Path, text: str) ->
     [
         ("[[providers]]\npreset = 'mistral'\n[[providers]]\npreset = 'mistral'", 4),
         (f"{X_ENTRY}models = [{{ id = 'm' }}, {{ id = 'm' }}]", 4),
-        (
-            f"{X_ENTRY.replace('x', 'w')}models = [{{ id = 'm' }}]\n{X_ENTRY}models = [\n{{ id = 'm' }},\n{{ id = 'm' }}]",
-            10,
-        ),
+        (f"{W_ENTRY}models = [{{ id = 'm' }}]\n{X_ENTRY}models = [\n{{ id = 'm' }},\n{{ id = 'm' }}]", 10),
     ],
 )
 def test_provider_error_names_line_of_second_occurrence(tmp_path: Path, text: str, line: int) -> None:
