@@ -42,7 +42,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock
-	@for program in chromium curl docker-registry redis-server tinyproxy; do command -v $$program >/dev/null || { $(APT) $$program; } \
+	@for program in chromium-headless-shell curl docker-registry redis-server tinyproxy; do command -v $$program >/dev/null || { $(APT) $$program; } \
 		|| echo "tests need $$program; install it, for example with: apt-get install $$program"; done
 	@touch $@
 

@@ -25,6 +25,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
+_TABLE_HEADER_PATTERN = re.compile(r"""\s*\[\[?[\w.\s"'-]+\]\]?\s*(?:#.*)?$""")
 _SIZE_PATTERN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([KMGT])(i?)B", re.ASCII)
 RoutingStrategy = Literal["order", "weighted", "least_busy", "cheapest"]
 GatewayRole = Literal["all", "data", "admin"]
@@ -495,8 +496,9 @@ class Settings(FileSettings, frozen=True):
         if key:
             pattern = rf"""(?<![\w.-]){key}["']?\s*=\s*["']{re.escape(name)}["']"""
         for file, number, line in self.config.read_lines():
-            is_below_table = (is_below_table and number > 1) or table in line
-            if is_below_table:
+            is_header = _TABLE_HEADER_PATTERN.match(line) is not None
+            is_below_table = (is_below_table and number > 1 and not is_header) or table in line
+            if is_below_table and not line.lstrip().startswith("#"):
                 occurrence -= len(re.findall(pattern, line if key else line.partition("#")[0]))
                 if occurrence <= 0:
                     return f"{file}, line {number}"

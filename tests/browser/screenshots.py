@@ -14,6 +14,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.browser.console import PAGES, Console
+from tests.chromium import find_chromium
 from tests.e2e.accounts.test_admin_bundles import make_bundle
 from tests.e2e.harness import provider_environment
 from tests.fakes import openai_wire
@@ -32,9 +33,10 @@ QUERIES = {"Requests": "?range=1h", "Usage": "?range=24h"}
 
 
 def main() -> int:
-    program = shutil.which("chromium")
-    if program is None:
-        sys.stderr.write("Chromium is missing; install it, for example with: apt-get install chromium\n")
+    try:
+        program = find_chromium()
+    except FileNotFoundError as error:
+        sys.stderr.write(f"{error}\n")
         return 1
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as console, sync_playwright() as playwright:

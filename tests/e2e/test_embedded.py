@@ -287,7 +287,9 @@ def test_embedded_model_grammar_of_unlimited_size_cannot_exhaust_memory(embedded
     [
         {"type": "string", "minLength": 5, "maxLength": 2},
         {"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 6},
-        {"type": "string", "pattern": "^a{5,2}$"},
+        {"type": "string", "pattern": "^a{5, 2}$"},
+        {"$ref": "#/default", "default": {"type": "string", "minLength": 5.0, "maxLength": 2}},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]},
         {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(3000)}},
     ],
 )
@@ -323,6 +325,21 @@ def test_embedded_model_prompt_of_megabytes_is_not_sent_to_it(
     got = embedded.request("POST", path, {"model": MODEL, **body})
     assert (got.status, got.json["error"]["param"]) == (400, param)
     assert "8192 tokens: it has about" in got.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "some words " * 300_000}]}),
+        ("/v1/responses/input_tokens", {"input": "some words " * 300_000}),
+    ],
+)
+def test_embedded_model_tokens_of_a_prompt_of_megabytes_are_counted(
+    embedded: Gateway, path: str, body: dict[str, object]
+) -> None:
+    got = embedded.request("POST", path, {"model": MODEL, **body})
+    assert got.status == 200
+    assert got.json["input_tokens"] > 400_000
 
 
 def test_embedded_model_killed_process_is_restarted(embedded: Gateway) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright
+
+from tests.chromium import find_chromium
 
 WAIT = 90_000
 """Milliseconds for a speech model on a busy machine."""
@@ -39,12 +40,12 @@ def serve(folder: Path) -> Iterator[int]:
 
 def launch(playwright: Playwright, *options: str) -> Browser:
     """Start Chromium. Its microphone is that of the machine unless the options say otherwise."""
-    return playwright.chromium.launch(executable_path=_program(), args=_arguments(*options))
+    return playwright.chromium.launch(executable_path=find_chromium(), args=_arguments(*options))
 
 
 def launch_with_profile(playwright: Playwright, profile: Path) -> BrowserContext:
     """Start Chromium with files that the next start finds again."""
-    return playwright.chromium.launch_persistent_context(profile, executable_path=_program(), args=_arguments())
+    return playwright.chromium.launch_persistent_context(profile, executable_path=find_chromium(), args=_arguments())
 
 
 def open_checks(context: BrowserContext, address: str) -> Page:
@@ -59,12 +60,6 @@ def open_checks(context: BrowserContext, address: str) -> Page:
 def reload(page: Page) -> None:
     page.reload()
     page.wait_for_function("() => globalThis.capabilities !== undefined")
-
-
-def _program() -> str:
-    chromium = shutil.which("chromium")
-    assert chromium is not None, "the test needs Chromium: apt-get install chromium"
-    return chromium
 
 
 def _arguments(*options: str) -> list[str]:

@@ -6,6 +6,7 @@ StreamTransform ─ Passthrough ─ one subclass per dialect (the same dialect o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate
@@ -21,7 +22,6 @@ from svc.wire.sse import EventSplitter, split_events
 from svc.wire.usage import TokenUsage
 
 EVENT_STREAM_CONTENT_TYPE: Final = "text/event-stream; charset=utf-8"
-LOCAL_FAILURE_MESSAGE: Final = "The model of this machine failed. The gateway's log has the reason."
 
 
 class StreamTransform:
@@ -37,7 +37,7 @@ class StreamTransform:
         "finish_reason",
         "has_ended",
         "has_started",
-        "is_local",
+        "map_error",
         "model",
         "passthrough_template",
         "request_body",
@@ -66,8 +66,8 @@ class StreamTransform:
         """The model of the response, as the upstream names it."""
         self.api_key = ""
         """The provider's key, which is redacted from errors."""
-        self.is_local = False
-        """Whether a model of this machine sends the stream. The client does not get the messages of llama.cpp."""
+        self.map_error: Callable[[SvcError], SvcError] | None = None
+        """Returns the error for the client in place of one that the stream contains, or the same."""
         self.request_id = ""
         """The gateway's request id, for the error of a dialect that has one there."""
         self.request_body = b""
@@ -139,10 +139,8 @@ class StreamTransform:
             return b""
         self.has_ended = True
         self.passthrough_template = None
+        error = self._map(error)
         self.error = error.strip_traceback()
-        if self.is_local and isinstance(error, ProviderFailed) and error.is_reported_by_provider:
-            error.reason = error.message.rpartition(":")[0]  # what follows may be a part of the response
-            error.message = LOCAL_FAILURE_MESSAGE
         error.message = redact_key(error.message, self.api_key)
         return self._encode_error(error)
 
@@ -160,8 +158,11 @@ class StreamTransform:
         if is_last and self._is_complete:
             return out  # truncated after the finish: nothing is lost
         if not self.has_started:
-            raise error
+            raise self._map(error)
         return out + self.fail(error)
+
+    def _map(self, error: SvcError) -> SvcError:
+        return error if self.map_error is None else self.map_error(error)
 
     @property
     def _is_complete(self) -> bool:

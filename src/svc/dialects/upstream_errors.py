@@ -15,6 +15,9 @@ MAX_UPSTREAM_MESSAGE_CHARS: Final = 1000
 MIN_REDACTED_KEY_CHARS: Final = 6
 """Minimum length of a key that is redacted. A shorter one is no secret, and could be a part of any word."""
 
+REPORTED_FAILURE_PREFIX: Final = "The provider failed: "
+"""The beginning of the message of an error that the upstream reports in place of a response."""
+
 _SECRET_PATTERN: Final = re.compile(
     r"""(?ix) (?: [a-z][a-z0-9+.-]{0,30}://\S+                  # addresses
     | \b \d{1,3} (?:\.\d{1,3}){3} (?: : \d+ )? \b
@@ -122,7 +125,7 @@ def map_upstream_error(error: Any) -> SvcError:
     if codes & set(_INVALID_REQUEST_CODES):
         return InvalidRequest(message or "The provider rejected the request.")
     return ProviderFailed(
-        f"The provider failed: {message}" if message else "The provider failed.", is_reported_by_provider=True
+        f"{REPORTED_FAILURE_PREFIX}{message}" if message else "The provider failed.", is_reported_by_provider=True
     )
 
 

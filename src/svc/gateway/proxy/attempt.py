@@ -33,6 +33,7 @@ from svc.gateway.routing.failures import (
     invalid_response_failure,
     timeout_failure,
 )
+from svc.gateway.routing.local_errors import describe_local_stream_error
 from svc.gateway.routing.min_pace import PaceMonitor
 from svc.gateway.routing.request_policy import RequestPolicy
 from svc.gateway.routing.strategies import BackendLoad
@@ -153,7 +154,8 @@ class Attempt(ResponseReceiver):
         if self._transform is not None:
             self._transform.api_key = backend.provider.key
             self._transform.request_id = request_id
-            self._transform.is_local = bool(backend.origin.local_model)
+            if backend.origin.local_model:
+                self._transform.map_error = describe_local_stream_error
             if not policy.uses_fast_paths:
                 self._transform.disable_fast_paths()
 

@@ -36,7 +36,7 @@ from svc.gateway.routing.failures import (
     AttemptFailure,
     RetryDecision,
 )
-from svc.gateway.routing.local_requests import check_prompt_length, check_schemas
+from svc.gateway.routing.local_requests import check_local_request
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.usage import TokenUsage
 
@@ -252,18 +252,16 @@ class RetryLoop(AttemptOwner):
         return attempt
 
     def _encode_request(self, backend: Backend) -> EncodedRequest:
+        body, info = self._body, self._routing_info
         try:
             if self._interrupted_stream is not None:
                 codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
-                return codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
-            codec = self._select_codec(backend)
+                encoded = codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
+            else:
+                codec = self._select_codec(backend)
+                encoded = codec.encode_request(body, info, backend.profile, self._decode_request)
             if backend.origin.local_model:
-                check_prompt_length(
-                    self._body, self._routing_info, backend.context_window, codec.map_field_name("messages")
-                )
-            encoded = codec.encode_request(self._body, self._routing_info, backend.profile, self._decode_request)
-            if backend.origin.local_model:
-                check_schemas(encoded.body, self._body.raw, codec.map_field_name)
+                check_local_request(encoded, body, info, backend.context_window, codec.map_field_name)
             return encoded
         except SvcError:
             self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker

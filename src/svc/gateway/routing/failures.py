@@ -12,7 +12,7 @@ import msgspec
 from svc.dialects.endpoint import Codec
 from svc.dialects.upstream_errors import credentials_rejected_error
 from svc.errors import InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError
-from svc.gateway.routing.local_errors import describe_local_error
+from svc.gateway.routing.local_errors import describe_local_error, is_out_of_memory
 from svc.resilience import Backoff, parse_retry_after
 
 MAX_RETRY_WAIT_SECONDS: Final = 2.0
@@ -20,9 +20,6 @@ MAX_RETRY_WAIT_SECONDS: Final = 2.0
 RETRY_BACKOFF: Final = Backoff(0.1, 2.0)
 INTERRUPTED_MESSAGE: Final = "The provider's response was interrupted: connection lost."
 """opencode, pi and other agents retry a failed stream only if its message names a lost connection or a timeout."""
-
-_OUT_OF_MEMORY: Final = b"bad_alloc"
-"""The message of a model of this machine for an allocation that failed."""
 _INPUT_KIND_PATTERN: Final = r"(image|audio|video|file)"
 _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
     rf"{_INPUT_KIND_PATTERN} input is not supported|no endpoints found that support {_INPUT_KIND_PATTERN} input"
@@ -112,14 +109,14 @@ def classify_error_response(
 def _describe_local_failure(
     codec: Codec, failure: AttemptFailure, status: int, raw: bytes, request: bytes
 ) -> AttemptFailure:
+    if is_out_of_memory(raw):  # with status 400, too
+        error = ProviderFailed("The model of this machine has no memory left for this request.")
+        return AttemptFailure(error, RetryDecision.NEXT_BACKEND)
     described = describe_local_error(status, raw, request, codec.map_field_name)
     if described is not None:
         return AttemptFailure(described, RetryDecision.GIVE_UP)
     if isinstance(failure.error, ModelNotFound):
         failure.error.message = "The model of this machine does not serve this request."
-    elif _OUT_OF_MEMORY in raw:
-        error = ProviderFailed("The model of this machine has no memory left for this request.")
-        return AttemptFailure(error, RetryDecision.NEXT_BACKEND)
     return failure
 
 

@@ -7,13 +7,18 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from svc.dialects.upstream_errors import decode_error_object, extract_message
+from svc.dialects.upstream_errors import REPORTED_FAILURE_PREFIX, decode_error_object, extract_message
 from svc.dialects.validation import decode_client_object
-from svc.errors import InvalidRequest
+from svc.errors import InvalidRequest, ProviderFailed, SvcError
 
+_INVALID_REQUEST_REASON: Final = re.compile(
+    r"empty grammar stack|failed to parse (?:the )?(?:grammar|tools|messages)", re.I
+)
+"""Reasons of errors with status 500 that the request causes. A grammar that nothing fulfils fails at a token."""
 _SCHEMA_REASON: Final = re.compile(r"grammar|json_schema|\bschema\b", re.I)
 _SCHEMA_MESSAGE: Final = "The model of this machine cannot enforce this JSON schema. Use a simpler one."
 
+_OUT_OF_MEMORY: Final = "bad_alloc"
 _TOO_LONG_TYPE: Final = "exceed_context_size_error"
 _TOO_LONG_MESSAGE: Final = re.compile(r"too large to process|context size", re.I)
 _TOKEN_COUNT: Final = re.compile(r"(?:input|request) \((\d+) tokens\)")
@@ -24,15 +29,20 @@ _REASONS: Final = (
         "The chat template of this model does not accept this order or kind of messages.",
         "messages",
     ),
+    (re.compile(r"parse (?:the )?tools", re.I), "The model of this machine cannot read these tools.", "tools"),
     (re.compile(r"empty", re.I), "The input is empty.", None),
 )
 """A pattern of llama.cpp's message, the gateway's message, and the field. None means that of the error."""
 _SCHEMA_EXTENSIONS: Final = ("grammar", "json_schema")
 """Fields of llama.cpp's own, which a client of chat completions may send."""
 MAX_LOGGED_REASON_CHARS: Final = 300
-_QUOTED_PART: Final = re.compile(r"[{\"'`]")
-"""From here on, llama.cpp's message may repeat a part of the request, which does not belong into a log."""
+_QUOTED_PART: Final = re.compile(r"[{\"'`]|(?<=piece):")
+"""From here on, llama.cpp's message may repeat a part of the request or response, which does not belong into a log."""
 _OTHER_REASON: Final = "The model of this machine cannot process this request. The gateway's log has the reason."
+_FULL_WINDOW_MESSAGE: Final = (
+    "The context window of this model is full. Requests at the same time share it. The response is incomplete."
+)
+_STREAM_MESSAGE: Final = "The model of this machine failed. The gateway's log has the reason."
 
 
 def describe_local_error(
@@ -46,16 +56,40 @@ def describe_local_error(
     message = extract_message(error) or ""
     details: dict[str, Any] = error if isinstance(error, dict) else {}
     is_too_long = details.get("type") == _TOO_LONG_TYPE or _TOO_LONG_MESSAGE.search(message) is not None
-    # A schema that nothing fulfils is an error of the server, at the first token.
-    if status not in (400, 413, 422) and not is_too_long and not _SCHEMA_REASON.search(message):
+    if status not in (400, 413, 422) and not is_too_long and not _INVALID_REQUEST_REASON.search(message):
         return None
     param = details.get("param")
     param = map_field_name(param) if isinstance(param, str) else None
     if is_too_long:
         return _describe_length(details, message, param or map_field_name("messages"))
-    described = _describe_reason(message, param, request, map_field_name)
-    described.reason = _QUOTED_PART.split(message, 1)[0][:MAX_LOGGED_REASON_CHARS].rstrip()
+    reason = _strip_quoted_part(message)
+    described = _describe_reason(reason, param, request, map_field_name)
+    described.reason = reason
     return described
+
+
+def is_out_of_memory(raw: bytes) -> bool:
+    """Return whether llama.cpp reports that it has no memory left."""
+    return _strip_quoted_part(extract_message(decode_error_object(raw)) or "").endswith(_OUT_OF_MEMORY)
+
+
+def describe_local_stream_error(error: SvcError) -> SvcError:
+    """Return the error for the client of a stream that contains an error of llama.cpp, with its message as `reason`.
+
+    Other errors are returned as they are.
+    """
+    is_reported = isinstance(error, InvalidRequest) or (
+        isinstance(error, ProviderFailed) and error.is_reported_by_provider
+    )
+    if not is_reported:
+        return error
+    reason = _strip_quoted_part(error.message.removeprefix(REPORTED_FAILURE_PREFIX))
+    message = _FULL_WINDOW_MESSAGE if _TOO_LONG_MESSAGE.search(reason) else _STREAM_MESSAGE
+    return ProviderFailed(message, is_reported_by_provider=True, reason=reason)
+
+
+def _strip_quoted_part(message: str) -> str:
+    return _QUOTED_PART.split(message, 1)[0][:MAX_LOGGED_REASON_CHARS].rstrip()
 
 
 def _describe_length(details: dict[str, Any], message: str, param: str) -> InvalidRequest:
@@ -95,7 +129,7 @@ def find_schema_field(request: bytes, map_field_name: Callable[[str], str]) -> s
     fields: dict[str, Any] = {}
     with contextlib.suppress(InvalidRequest):
         fields = decode_client_object(request)
-    if fields.get("tools") and _forces_tools(fields.get("tool_choice")):
+    if _has_forced_tools(fields):
         return map_field_name("tools")  # the gateway sends them as the schema of the response
     response_format = map_field_name("response_format")
     value: Any = fields
@@ -107,6 +141,10 @@ def find_schema_field(request: bytes, map_field_name: Callable[[str], str]) -> s
     return names[0] if names else None
 
 
-def _forces_tools(tool_choice: Any) -> bool:
-    choice = tool_choice.get("type") if isinstance(tool_choice, dict) else tool_choice
-    return choice not in (None, "auto", "none")
+def _has_forced_tools(request: dict[str, Any]) -> bool:
+    """Return whether the response to a client's request must be a call of one of its tools."""
+    choice = request.get("tool_choice")
+    if isinstance(choice, dict):
+        allowed = choice.get("allowed_tools", choice)  # chat completions have the mode one level below
+        choice = allowed.get("mode", choice.get("type")) if isinstance(allowed, dict) else choice.get("type")
+    return bool(request.get("tools")) and choice not in (None, "auto", "none")

@@ -129,7 +129,8 @@ class Router:
         if not self._may_use(key, name):
             return ()
         model = self._aliases.get(name, name)
-        return tuple([backend for backend in backends if backend.model_id == model or key.may_use(backend.model_id)])
+        allowed = [backend for backend in backends if backend.model_id == model or key.may_use(backend.model_id)]
+        return tuple(allowed or self._backends.get(model, {}).values())  # none of them serves its endpoint
 
     def _wrong_kind_error(self, model: str) -> InvalidRequest:
         message, endpoint = f"The model {quote_name(model)} is not for this endpoint", self.endpoint_for(model)

@@ -235,14 +235,18 @@ def test_passthrough_chunks_with_obfuscation_return_same_object() -> None:
     assert b"error" in transform.feed(block.replace(b'"kkk"', b'"k"k"'))
 
 
-def test_passthrough_error_of_local_model_is_for_the_log_only() -> None:
+def test_passthrough_mapped_error_is_sent_before_and_after_the_start() -> None:
+    error = b'data: {"error": {"message": "secret"}}\n\n'
     transform = create_stream_passthrough(dialect, include_usage=False)
-    transform.is_local = True
-    error = {"error": {"message": "got exception: Unexpected empty grammar stack after accepting piece: . (30)"}}
-    out = transform.feed(FIRST + WORDS) + transform.feed(b"data: " + json.dumps(error).encode() + b"\n\n")
-    assert chunks(out)[-1]["error"]["message"] == "The model of this machine failed. The gateway's log has the reason."
+    transform.map_error = lambda error: ProviderFailed("mapped", reason=error.message)
+    out = transform.feed(FIRST + WORDS) + transform.feed(error)
+    assert chunks(out)[-1]["error"]["message"] == "mapped"
     assert isinstance(transform.error, ProviderFailed)
-    assert transform.error.reason.endswith("Unexpected empty grammar stack after accepting piece")
+    assert transform.error.reason == "The provider failed: secret"
+    transform = create_stream_passthrough(dialect, include_usage=False)
+    transform.map_error = lambda error: ProviderFailed("mapped")
+    with pytest.raises(ProviderFailed, match="mapped"):
+        transform.feed(error)
 
 
 def test_passthrough_event_above_size_limit_is_an_error() -> None:

@@ -9,9 +9,11 @@ from tests.codecs import codec_between
 
 from svc.dialects.anthropic import dialect as anthropic
 from svc.dialects.openai import dialect as openai
+from svc.dialects.upstream_errors import map_upstream_error, truncated_response_error
+from svc.errors import ProviderFailed
 from svc.gateway.endpoints import embeddings, responses_api
 from svc.gateway.routing.failures import RetryDecision, classify_error_response
-from svc.gateway.routing.local_errors import describe_local_error
+from svc.gateway.routing.local_errors import describe_local_error, describe_local_stream_error
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,9 @@ def test_local_error_names_the_field_of_the_client(client: str, error: dict[str,
     assert failure.error.param == param
 
 
+ALLOWED_IN_CHAT = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}
+
+
 @pytest.mark.parametrize(
     ("client", "fields"),
     [
@@ -71,6 +76,8 @@ def test_local_error_names_the_field_of_the_client(client: str, error: dict[str,
         ("chat", {"response_format": None}),
         ("chat", {"response_format": {"type": "text"}}),
         ("chat", {"response_format": FORMAT, "tool_choice": "required"}),
+        ("chat", {"response_format": FORMAT, "tool_choice": ALLOWED_IN_CHAT}),
+        ("responses", {"text": {"format": FORMAT}, "tool_choice": {"type": "allowed_tools", "mode": "required"}}),
         ("chat", {"tool_choice": {"type": "function", "function": {"name": "f"}}, "grammar": "x"}),
         ("messages", {"output_config": {"effort": "low"}}),
         ("messages", {"output_config": {"format": FORMAT}, "tool_choice": {"type": "any"}}),
@@ -93,6 +100,7 @@ def test_local_error_tool_schema_names_the_tools(client: str, fields: dict[str, 
         (b'{"grammar": "root ::="}', "grammar"),
         (b'{"json_schema": {"type": "x"}, "tools": [], "tool_choice": "auto"}', "json_schema"),
         (b'{"response_format": {"type": "json_object"}, "tools": [{}], "tool_choice": "auto"}', "response_format"),
+        (b'{"response_format": {"type": "x"}, "tools": [{}], "tool_choice": {"mode": "auto"}}', "response_format"),
         (b"{}", None),
         (b'{"x": 1e999}', None),
     ],
@@ -109,8 +117,43 @@ def test_local_error_grammar_that_fails_at_a_token_is_invalid() -> None:
     assert (failure.error.status, failure.error.param) == (400, "response_format")
 
 
-def test_local_error_out_of_memory_is_no_outage() -> None:
-    raw = b'{"error": {"code": 500, "message": "std::bad_alloc", "type": "server_error"}}'
+def test_local_error_repeated_request_does_not_change_the_reason() -> None:
+    what = "[json.exception.type_error.302] type must be string, but is null"
+    message = f'Failed to parse tools: {what}; tools = [{{"$schema": "grammar bad_alloc'
+    raw = json.dumps({"error": {"code": 500, "message": message}}).encode()
     failure = classify_error_response(CODECS["chat"], 500, {}, raw, b"{}")
+    assert (failure.error.status, failure.error.param) == (400, "tools")
+    assert failure.error.message == "The model of this machine cannot read these tools."
+    raw = json.dumps({"error": {"code": 500, "message": 'Invalid diff: "grammar schema"'}}).encode()
+    assert classify_error_response(CODECS["chat"], 500, {}, raw, b"{}").error.status == 502
+
+
+@pytest.mark.parametrize(
+    ("message", "words", "reason"),
+    [
+        ("Context size has been exceeded.", "The context window of this model is full", "Context size has been"),
+        ("Compute error.", "The gateway's log has the reason", "Compute error."),
+        ("Unexpected empty grammar stack after accepting piece: secret (30)", "log", "Unexpected empty grammar stack"),
+        ("Invalid diff: 'secret: a' not found at start of 'secret: b'", "log", "Invalid diff:"),
+    ],
+)
+def test_local_stream_error_has_no_part_of_the_response(message: str, words: str, reason: str) -> None:
+    for code in (500, 400):
+        found = describe_local_stream_error(map_upstream_error({"code": code, "message": message}))
+        assert words in found.message
+        assert isinstance(found, ProviderFailed)
+        assert found.reason.startswith(reason)
+        assert "secret" not in found.message + found.reason
+
+
+def test_local_stream_error_of_the_gateway_is_unchanged() -> None:
+    for error in (truncated_response_error(), ProviderFailed("The provider is silent.")):
+        assert describe_local_stream_error(error) is error
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_local_error_out_of_memory_is_no_outage(status: int) -> None:
+    raw = b'{"error": {"code": 500, "message": "std::bad_alloc", "type": "server_error"}}'
+    failure = classify_error_response(CODECS["chat"], status, {}, raw, b"{}")
     assert (failure.retry_decision, failure.counts_as_outage) == (RetryDecision.NEXT_BACKEND, False)
     assert "no memory left" in failure.error.message

@@ -123,6 +123,14 @@ def test_route_model_of_other_kind_restricted_key_raises_model_not_found() -> No
         router.route("e", ApiKey("k", "shop", models=frozenset(("m",))))
 
 
+def test_route_model_whose_provider_lacks_the_endpoint_uses_fallback_if_the_key_may() -> None:
+    backends = [*embedders("anthropic", "e"), *embedders("openai", "f")]
+    router = Router(backends, {"e": ("f",)}, is_served_by=lambda backend: backend.provider_name == "openai")
+    assert names(router.route("e", kind="embedding")) == [("openai", "f")]
+    key = ApiKey("k", "shop", models=frozenset(("e",)))
+    assert names(router.route("e", key, "embedding")) == [("anthropic", "e")], "the client gets its error, not 404"
+
+
 def test_route_alias_returns_backends_and_fallbacks_of_its_model() -> None:
     backends = [*backends_of("first", "m", "n"), *backends_of("second", "m")]
     router = Router(backends, {"m": ("n",)}, aliases={"agent": "m"})
