@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.documentation.pages import ROOT, name_of, pages
-from tests.e2e.harness import SVC
+from tests.e2e import harness
 
 CODE = re.compile(r"`([^`\n]+)`")
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>", re.I)
@@ -35,7 +36,7 @@ def code_spans() -> Iterator[tuple[str, int, str]]:
 @cache
 def help_of(*command: str) -> str | None:
     """Return the help text of `svc COMMAND…`, or None if there is no such command."""
-    result = subprocess.run([SVC, *command, "--help"], capture_output=True, text=True, timeout=30, check=False)
+    result = harness.run(*command, "--help", home=Path(tempfile.gettempdir()))
     return result.stdout if result.returncode == 0 else None
 
 

@@ -60,7 +60,7 @@ def provider_c(fakes: Mapping[str, FakeProvider]) -> FakeProvider:
 
 def serve(fakes: Mapping[str, FakeProvider], home: Path, config: str | None = None) -> Iterator[Gateway]:
     """Run one process for many tests. It must exit with 0, and its log must hold no secret and no traceback."""
-    one = Gateway(home, env=provider_environment(fakes), config=config).start()
+    one = Gateway(home, env=provider_environment(fakes), config=config, is_forked=True).start()
     yield one
     assert one.stop() == 0, one.log
     written = one.log

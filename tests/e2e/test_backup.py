@@ -73,7 +73,7 @@ def test_backup_under_load_restores_each_entry_once_and_the_keys(
     new_home.mkdir()
     restored = run("restore", str(tmp_path / "b.tar"), home=new_home)
     assert restored.returncode == 0, restored.stderr
-    second = Gateway(new_home, env=provider_environment(fakes)).start()
+    second = Gateway(new_home, env=provider_environment(fakes), is_forked=True).start()
     try:
         got = second.request("POST", "/v1/chat/completions", {"model": GPT, "messages": HI}, key=key)
         assert got.status == 200

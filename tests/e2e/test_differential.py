@@ -329,7 +329,7 @@ def provider() -> Iterator[FakeProvider]:
 def relay(provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     config = "[routing]\nretries = 0\nbreaker = false\n"
     env = provider_environment({"A": provider, "B": provider})
-    gateway = Gateway(tmp_path_factory.mktemp("relay"), env=env, config=config).start()
+    gateway = Gateway(tmp_path_factory.mktemp("relay"), env=env, config=config, is_forked=True).start()
     yield gateway
     assert gateway.stop() == 0
     assert "Traceback" not in gateway.log

@@ -30,7 +30,7 @@ ASK = [{"role": "user", "content": "Say hello."}]
 def embedded(model_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
     home = tmp_path_factory.mktemp("embedded")
-    one = Gateway(home, env=environ, config="[local]\nenabled = true\n").start(60)
+    one = Gateway(home, env=environ, config="[local]\nenabled = true\n", is_forked=True).start(60)
     yield one
     assert one.stop() == 0, one.log
     assert "Traceback" not in one.log

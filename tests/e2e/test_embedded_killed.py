@@ -36,7 +36,7 @@ def entries(home: Path, environ: dict[str, str], count: int) -> list[dict[str, A
 
 def test_embedded_model_killed_in_mid_stream_returns_errors_and_restarts(model_home: Path, tmp_path: Path) -> None:
     environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
-    gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n").start(60)
+    gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n", is_forked=True).start(60)
     errors: list[Exception] = []
 
     def send_json_chat() -> None:

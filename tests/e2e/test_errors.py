@@ -246,7 +246,7 @@ def test_error_event_with_upstream_key_is_redacted(tmp_path: Path, dialect: str,
     """A key of unknown format in an event, or in an event that is cut off."""
     with FakeProvider(OpenAIWire(), key="QmFzZTY0LWxpa2U") as fake:
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
-        gateway = Gateway(tmp_path, env=env, config="[routing]\nretries = 0\n").start()
+        gateway = Gateway(tmp_path, env=env, config="[routing]\nretries = 0\n", is_forked=True).start()
         error = openai_wire.event({"error": {"message": f"no credit for {fake.key}", "type": "rate_limit_error"}})
         first_events = [openai_wire.role(), openai_wire.chunk({"content": "so far"})]
         fake.plays(sse([*first_events, error.rstrip(b"\n") if cut else error]))

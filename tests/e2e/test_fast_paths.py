@@ -139,7 +139,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]
             }
             home = tmp_path_factory.mktemp(f"fastpath{switch}")
             env = {**provider_environment(fakes), "SVC_FASTPATH": switch}
-            gateway = Gateway(home, env=env, config=CONFIG).start()
+            gateway = Gateway(home, env=env, config=CONFIG, is_forked=True).start()
             stack.callback(gateway.stop)
             found[switch] = Side(gateway, fakes)
         yield found

@@ -55,7 +55,7 @@ def local(tmp_path_factory: pytest.TempPathFactory, model_home: Path) -> Iterato
     (folder / "model_metadata.json").write_text(json.dumps(metadata))
     environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
     config = f"[local]\nenabled = true\nmax_queue = {MAX_QUEUE}\n[gateway]\nfirst_byte_timeout = 0.3\n"
-    started = Gateway(home, env=environ, config=config).start(60)
+    started = Gateway(home, env=environ, config=config, is_forked=True).start(60)
     yield started
     assert started.stop() == 0, started.log
     assert "Traceback" not in started.log

@@ -57,7 +57,7 @@ def install(home: Path, name: str, weights: Path, **details: Any) -> Path:
 
 def start(home: Path, model_home: Path, config: str = "") -> Gateway:
     environ = {"SVC_REGISTRY_ROOT": str(model_home / "registry")}
-    return Gateway(home, env=environ, config=f"[local]\nenabled = true\n{config}").start(60)
+    return Gateway(home, env=environ, config=f"[local]\nenabled = true\n{config}", is_forked=True).start(60)
 
 
 def send(gateway: Gateway, path: str, **body: Any) -> Got:
@@ -226,7 +226,7 @@ def test_local_models_memory_short_unloads_least_recently_used(
 def test_local_model_other_than_the_default_is_enough_to_start(tmp_path: Path, model_path: Path) -> None:
     install(tmp_path, "other", model_path)
     environ = {"SVC_REGISTRY_ROOT": str(tmp_path / "registry")}
-    gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n").start(60)
+    gateway = Gateway(tmp_path, env=environ, config="[local]\nenabled = true\n", is_forked=True).start(60)
     with gateway.raw(timeout=60) as raw:
         body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
         assert raw.request("POST", "/v1/chat/completions", body, key=gateway.key).status == 200

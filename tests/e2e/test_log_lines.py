@@ -27,7 +27,7 @@ def test_log_lines_on_stderr_are_all_json(tmp_path: Path, workers: int) -> None:
     with FakeProvider(OpenAIWire(), key="sk-a") as fake:
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1", "SVC_API_KEYS": ""}
         config = f"[gateway]\nworkers = {workers}\n[routing]\nretries = 0\n"
-        gateway = Gateway(tmp_path, env=env, config=config).start()
+        gateway = Gateway(tmp_path, env=env, config=config, is_forked=True).start()
         try:
             assert gateway.request("GET", "/v1/models").status == 401
             gateway.logged('"http_status":401')
@@ -48,7 +48,7 @@ def test_log_lines_on_stderr_are_all_json(tmp_path: Path, workers: int) -> None:
 def test_log_lines_in_text_have_no_json_line(tmp_path: Path, workers: int) -> None:
     env = {"PROVIDER_A_API_KEY": "sk-a", "SVC_API_KEYS": ""}
     config = f'[gateway]\nworkers = {workers}\n[telemetry]\nlog = "text"\nlevel = "info"\n'
-    gateway = Gateway(tmp_path, env=env, config=config).start()
+    gateway = Gateway(tmp_path, env=env, config=config, is_forked=True).start()
     try:
         assert gateway.request("GET", "/v1/models").status == 401
         gateway.logged("http_status=401")
@@ -64,7 +64,7 @@ def test_log_lines_in_text_have_no_json_line(tmp_path: Path, workers: int) -> No
 def test_log_lines_provider_failure_is_json_warning(tmp_path: Path) -> None:
     with FakeProvider(OpenAIWire(), key="sk-a") as fake:
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
-        gateway = Gateway(tmp_path, env=env, config="[routing]\nretries = 0\n").start()
+        gateway = Gateway(tmp_path, env=env, config="[routing]\nretries = 0\n", is_forked=True).start()
         try:
             fake.plays(answer(500, b"{}"))
             assert gateway.chat().status == 502

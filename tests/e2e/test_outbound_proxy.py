@@ -40,7 +40,7 @@ def running_gateway(
     scheme = "http" if certificate_file is None else "https"
     own = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{scheme}://localhost:{fake.port}/v1"}
     trust = {} if certificate_file is None else {"SSL_CERT_FILE": str(certificate_file)}
-    gateway = Gateway(folder, env={**own, **trust, **env}, config=config).start()
+    gateway = Gateway(folder, env={**own, **trust, **env}, config=config, is_forked=True).start()
     try:
         yield gateway
     finally:

@@ -305,7 +305,9 @@ def test_dns_timeout_for_one_provider_does_not_affect_others(fakes: Mapping[str,
         "PROVIDER_A_BASE_URL": "http://silent.example/v1",
         "PROVIDER_B_BASE_URL": f"http://localhost:{fakes['B'].port}",
     }
-    gateway = Gateway(tmp_path, env=env, config="[gateway]\nconnect_timeout = 3\n[routing]\nbreaker = false\n")
+    gateway = Gateway(
+        tmp_path, env=env, config="[gateway]\nconnect_timeout = 3\n[routing]\nbreaker = false\n", is_forked=True
+    )
     gateway.command = [sys.executable, "-c", SLOW_RESOLVER]
     gateway.start()
     with ThreadPoolExecutor(60) as pool:

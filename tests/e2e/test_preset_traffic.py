@@ -104,7 +104,7 @@ def running(all_vendors: dict[str, FakeProvider], tmp_path_factory: pytest.TempP
         base_url = "{at["vllm"]}/v1"
         models = [{{ id = "{MODELS["vllm"]}" }}]
     """
-    gateway = Gateway(tmp_path_factory.mktemp("presets"), env=KEYS, config=config).start()
+    gateway = Gateway(tmp_path_factory.mktemp("presets"), env=KEYS, config=config, is_forked=True).start()
     yield gateway
     assert gateway.stop() == 0
     assert "Traceback" not in gateway.log

@@ -69,7 +69,7 @@ def gateway(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     environ = {f"PROVIDER_{letter}_BASE_URL": f"{server.address}/v1" for letter in "AC"}
     environ |= {"PROVIDER_B_BASE_URL": server.address}
     environ |= {f"PROVIDER_{letter}_API_KEY": server.key for letter in "ABC"}
-    one = Gateway(tmp_path_factory.mktemp("three"), env=environ).start()
+    one = Gateway(tmp_path_factory.mktemp("three"), env=environ, is_forked=True).start()
     yield one
     assert one.stop() == 0, one.log
     assert server.key not in one.log

@@ -50,7 +50,7 @@ def provider(
     ):
         address = f"https://localhost:{proxy.port}/v1"
         env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": address, "SSL_CERT_FILE": str(file)}
-        gateway = Gateway(folder, env=env, config=CONFIG)
+        gateway = Gateway(folder, env=env, config=CONFIG, is_forked=True)
         gateway.command = [*command] or gateway.command
         gateway.start()
         try:

@@ -56,7 +56,7 @@ def fake() -> Iterator[FakeProvider]:
 @pytest.fixture
 def gateway(tmp_path: Path, fake: FakeProvider) -> Iterator[Gateway]:
     env = {"PROVIDER_A_API_KEY": fake.key, "PROVIDER_A_BASE_URL": f"{fake.address}/v1"}
-    gateway = Gateway(tmp_path, env=env, config=CONFIG).start()
+    gateway = Gateway(tmp_path, env=env, config=CONFIG, is_forked=True).start()
     yield gateway
     assert gateway.stop() == 0
     assert fake.key not in gateway.log
@@ -113,7 +113,7 @@ def test_upstream_error_log_total_timeout_is_logged_and_shutdown_is_not(
     fake.always_plays(sse(FIRST_EVENTS, end=stall()) if streaming else stall())
     kinds = (("total_timeout = 0.5", "to complete the response"), ("drain_timeout = 0.5", ""))
     for number, (config, message) in enumerate(kinds, 1):
-        gateway = Gateway(tmp_path, env=env, config=f"[gateway]\n{config}\n{CONFIG}").start()
+        gateway = Gateway(tmp_path, env=env, config=f"[gateway]\n{config}\n{CONFIG}", is_forked=True).start()
         with gateway.raw() as client:
             body_fields = {"model": GPT, "messages": HI, "stream": True}
             client.send(request_bytes("POST", "/v1/chat/completions", body_fields, key=gateway.key))
@@ -128,7 +128,7 @@ def test_upstream_error_log_total_timeout_is_logged_and_shutdown_is_not(
 def test_upstream_error_log_connection_refused_names_address(tmp_path: Path) -> None:
     port = closed_port()
     env = {"PROVIDER_A_API_KEY": "sk-a", "PROVIDER_A_BASE_URL": f"http://127.0.0.1:{port}/v1"}
-    gateway = Gateway(tmp_path, env=env, config=CONFIG).start()
+    gateway = Gateway(tmp_path, env=env, config=CONFIG, is_forked=True).start()
     assert gateway.chat().status == 502
     assert gateway.stop() == 0
     (line,) = warnings(gateway)

@@ -129,7 +129,7 @@ def test_gateway_all_features_with_random_faults_reports_every_outcome_truthfull
     a, b, c = (FakeProvider(RandomFaultWire(wire, seed)) for seed, wire in enumerate(wires))
     with a, b, c:
         config = CONFIG.format(a=a.address, b=b.address, c=c.address)
-        gateway = Gateway(tmp_path, env={"FAULTY_KEY": "sk-fake"}, config=config).start()
+        gateway = Gateway(tmp_path, env={"FAULTY_KEY": "sk-fake"}, config=config, is_forked=True).start()
         try:
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 seen = Counter(pool.map(lambda number: send_request(gateway, number), range(REQUESTS)))

@@ -176,7 +176,7 @@ def matrix(upstreams: Upstreams, scheme: str, file: Path, tmp_path_factory: pyte
     with silent_port() as silent:
         config = configuration(upstreams, {"closed": closed_port(), "silent": silent}, scheme, pairs_over(scheme))
         env = {"FAULTY_KEY": "sk-faulty", "SSL_CERT_FILE": str(file)}
-        started = Gateway(home, env=env, config=config).start(60)
+        started = Gateway(home, env=env, config=config, is_forked=True).start(60)
         assert {send(started, "chat", f"spare/{letter}", True).status for letter in ("A", "B")} == {200}
         before = wait_for_stable_resources(started, upstreams)
         with ThreadPoolExecutor(AT_ONCE) as pool:

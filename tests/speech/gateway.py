@@ -7,22 +7,27 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import websockets
 
+from tests import fork_server
+from tests.fork_server import ForkedProcess
 from tests.speech.material import HOME
 
 KEY = "test-key"
 PATH = "/v1/audio/transcriptions/stream"
+START_SECONDS = 60.0
+"""The timeout for the start of a gateway, on a busy machine."""
 
 
 class Gateway:
     """A running gateway, with its address and process."""
 
-    def __init__(self, address: str, process: subprocess.Popen[str], log: Path | None = None) -> None:
+    def __init__(self, address: str, process: subprocess.Popen[str] | ForkedProcess, log: Path | None = None) -> None:
         self.address = address
         self.process = process
         self.log = log
@@ -45,14 +50,20 @@ def run_gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gat
     (folder / "svc.toml").write_text(config)
     own = {"SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
     environ = {**os.environ, **own, **environ_}
-    command = [sys.executable, "-m", "svc", "gateway", "--port", "0"]
-    log = folder / "log.txt"
-    with log.open("wb") as errors:
-        process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True)
+    printed, log = folder / "printed.txt", folder / "log.txt"
+    process: subprocess.Popen[str] | ForkedProcess
+    with printed.open("wb") as output, log.open("wb") as errors:
+        if fork_server.can_start(environ):
+            process = fork_server.start(["gateway", "--port", "0"], environ, Path.cwd(), stdout=output, stderr=errors)
+        else:
+            command = [sys.executable, "-m", "svc", "gateway", "--port", "0"]
+            process = subprocess.Popen(command, env=environ, stdout=output, stderr=errors, text=True)
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, log.read_text()
+        deadline = time.monotonic() + START_SECONDS
+        while not (line := printed.read_text()).endswith("\n"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.01)
         yield Gateway(line.split()[1].removesuffix("/v1"), process, log)
     finally:
         process.send_signal(signal.SIGTERM)

@@ -33,7 +33,7 @@ def make_bundle(model_id: str = "m", version: str = "1.0", weights: bytes = b"we
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    one = Gateway(tmp_path_factory.mktemp("bundles"), env={}).start()
+    one = Gateway(tmp_path_factory.mktemp("bundles"), env={}, is_forked=True).start()
     yield one
     assert one.stop() == 0, one.log
     assert "Traceback" not in one.log
@@ -128,7 +128,7 @@ def test_upload_in_chunks_continues_after_a_cut_connection(gateway: Gateway, adm
 
 
 def test_upload_survives_a_restart_and_expires(tmp_path: Path) -> None:
-    one = Gateway(tmp_path, env={}).start()
+    one = Gateway(tmp_path, env={}, is_forked=True).start()
     try:
         admin = Admin(one)
         bundle = make_bundle("lasting", weights=os.urandom(10_000))
@@ -261,7 +261,7 @@ def test_put_larger_than_max_body_is_413(gateway: Gateway, admin: Admin) -> None
 def test_signature_states(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     trusted = run("registry", "sign-key", home=tmp_path).stdout.split()[-1]
-    one = Gateway(tmp_path, env={"SVC_TRUSTED_KEYS": trusted}).start()
+    one = Gateway(tmp_path, env={"SVC_TRUSTED_KEYS": trusted}, is_forked=True).start()
     try:
         admin = Admin(one)
         for name in ("trusted", "stranger"):

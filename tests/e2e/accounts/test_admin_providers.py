@@ -148,7 +148,9 @@ def test_test_of_silent_provider_times_out_and_tests_are_limited(
     all_fakes: Mapping[str, FakeProvider], tmp_path_factory: pytest.TempPathFactory, provider_a: FakeProvider
 ) -> None:
     config = "[gateway]\nfirst_byte_timeout = 0.5\n"
-    one = Gateway(tmp_path_factory.mktemp("silent"), env=provider_environment(all_fakes), config=config).start()
+    one = Gateway(
+        tmp_path_factory.mktemp("silent"), env=provider_environment(all_fakes), config=config, is_forked=True
+    ).start()
     try:
         admin = Admin(one)
         provider_a.plays(stall())

@@ -45,7 +45,7 @@ def speech_bundle(model_id: str, file_name: str, described: dict[str, Any], meta
     reason="needs the extras voice and speech",
 )
 def test_voices_of_uploaded_bundles_appear_with_their_languages(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, env={}, config=CONFIG).start()
+    gateway = Gateway(tmp_path, env={}, config=CONFIG, is_forked=True).start()
     try:
         admin = Admin(gateway)
         voice = speech_bundle("toy-voice", "tts.json", {"engine": "espeak", "voice": "de"}, {})

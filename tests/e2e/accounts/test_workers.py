@@ -164,7 +164,7 @@ def test_workers_orphaned_by_killed_supervisor_keep_rpm_window(start_gateway: St
 
 def test_gateway_second_on_same_state_folder_logs_warning(start_gateway: StartGateway) -> None:
     first = start_gateway()
-    second = Gateway(first.home, env={})
+    second = Gateway(first.home, env={}, is_forked=True)
     second.log_path = first.home / "second.log"
     second.start()
     try:

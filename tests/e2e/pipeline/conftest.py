@@ -93,7 +93,7 @@ def machine(
     for models in (model_home, embedding_home):
         shutil.copytree(models / "registry", served / "registry", copy_function=os.link, ignore=own, dirs_exist_ok=True)
     shutil.copytree(material.HOME / "registry", served / "registry", copy_function=shutil.copy, dirs_exist_ok=True)
-    gateway = Gateway(served, env=root, config="[local]\nenabled = true\n").start(60)
+    gateway = Gateway(served, env=root, config="[local]\nenabled = true\n", is_forked=True).start(60)
     yield Machine(home, gateway, registry)
     assert gateway.stop(20) == 0, gateway.log
     assert sys.executable

@@ -42,17 +42,21 @@ class Machine:
         self.root = home / "registry"
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
         self.environ = {**kept, "SVC_HOME": str(home), "HOME": str(home), **environ}
-        self.processes: list[subprocess.Popen] = []
+        self.processes: list[subprocess.Popen | fork_server.ForkedProcess] = []
 
     def run(self, *args, check=0, **environ):
         done = fork_server.run([*map(str, args)], {**self.environ, **environ}, Path.cwd())
         assert done.returncode == check, (done.returncode, done.stdout, done.stderr)
         return done
 
-    def start(self, *args, **options) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [*SVC, *map(str, args)], env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-        )
+    def start(self, *args, **options) -> subprocess.Popen | fork_server.ForkedProcess:
+        """Start a command: in a fork, or with options of Popen as a process of its own."""
+        arguments = [*map(str, args)]
+        if options or not fork_server.can_start(self.environ):
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = subprocess.Popen([*SVC, *arguments], env=self.environ, **pipes, **options)
+        else:
+            process = fork_server.start_with_pipes(arguments, self.environ, Path.cwd())
         self.processes.append(process)
         return process
 
@@ -64,11 +68,12 @@ class Machine:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=30)
+            if not process.stdout.closed:
+                process.communicate(timeout=30)
 
 
 class Server:
-    def __init__(self, process: subprocess.Popen) -> None:
+    def __init__(self, process: subprocess.Popen | fork_server.ForkedProcess) -> None:
         self.process = process
         ready, _, _ = select.select([process.stdout], [], [], 20)
         line = process.stdout.readline().decode() if ready else ""

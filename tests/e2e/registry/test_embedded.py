@@ -20,7 +20,7 @@ def test_embedded_model_pulled_from_registry_runs(model_home: Path, machine, tmp
     assert weights.read_bytes()[:4] == b"GGUF"
     assert weights.is_relative_to(client.root)
     server.kill()
-    gateway = Gateway(second, env={}, config="[local]\nenabled = true\n").start(60)
+    gateway = Gateway(second, env={}, config="[local]\nenabled = true\n", is_forked=True).start(60)
     try:
         with gateway.openai(timeout=60) as chat:
             answer = chat.chat.completions.create(
