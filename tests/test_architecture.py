@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -13,16 +14,21 @@ from svc.settings import FileSettings
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
-MODULES = {
-    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_bytes())
-    for path in sorted((SOURCE / "svc").rglob("*.py"))
-}
 PARALLEL_IMPLEMENTATIONS = (
     ("svc.dialects.openai", "svc.dialects.anthropic"),
     ("svc.speech.engines.sherpa_offline", "svc.speech.engines.sherpa_online", "svc.speech.engines.faster_whisper"),
 )
 """Implementations of one interface, which share names. No other module repeats a name of another module."""
 TABLES = ("gateway", "routing", "local", "speech", "limits", "ledger")
+
+
+@cache
+def parse_modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module, by name."""
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_bytes())
+        for path in sorted((SOURCE / "svc").rglob("*.py"))
+    }
 
 
 def test_settings_every_field_is_documented() -> None:
@@ -83,7 +89,7 @@ def test_files_references_point_into_the_repository() -> None:
 def _repeated_names(names_of: Callable[[ast.Module], Iterator[str]]) -> dict[str, list[str]]:
     """Return the names that several modules define, with those modules. Parallel implementations are exempt."""
     modules: dict[str, list[str]] = defaultdict(list)
-    for module, tree in MODULES.items():
+    for module, tree in parse_modules().items():
         for name in names_of(tree):
             modules[name].append(module)
     return {name: found for name, found in modules.items() if len(found) > 1 and not _are_parallel(found)}
@@ -130,14 +136,14 @@ def _imports(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.module is not None
             assert not node.level, "imports are absolute"
-            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & MODULES.keys()
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & parse_modules().keys()
             found |= submodules or {node.module}
-    return found & MODULES.keys()
+    return found & parse_modules().keys()
 
 
 def test_modules_imports_form_no_cycle() -> None:
     """Imports under TYPE_CHECKING count. The loop removes modules without imports or importers until none is left."""
-    imports = {module: _imports(tree) - {module} for module, tree in MODULES.items()}
+    imports = {module: _imports(tree) - {module} for module, tree in parse_modules().items()}
     while True:
         imported = set().union(*imports.values())
         kept = {module: found & imports.keys() for module, found in imports.items() if found and module in imported}

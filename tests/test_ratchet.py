@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from bench.ratchet import LIMITS, PER_PLATFORM, measure, measure_compiled, worse
 
 
@@ -12,6 +13,7 @@ def test_cost_figures_stay_within_ten_percent_of_limits() -> None:
     assert found.keys() == {name for name in limits if not name.startswith(PER_PLATFORM)}
 
 
+@pytest.mark.timeout(600)  # valgrind is up to fifty times slower
 def test_instruction_counts_compiled_stay_within_ten_percent_of_limits() -> None:
     limits = json.loads(LIMITS.read_text())
     found = {name: value for name, value in measure_compiled().items() if name in limits}  # other platforms have none

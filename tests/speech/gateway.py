@@ -49,7 +49,10 @@ def run_gateway(folder: Path, config: str = "", **environ_: str) -> Iterator[Gat
     """Run `svc gateway` with the default model and this configuration."""
     (folder / "svc.toml").write_text(config)
     own = {"SVC_HOME": str(folder), "SVC_REGISTRY_ROOT": str(HOME / "registry"), "SVC_API_KEYS": KEY}
-    environ = {**os.environ, **own, **environ_}
+    inherited = {
+        name: value for name, value in os.environ.items() if name == "PYTHONPATH" or not name.startswith("PYTHON")
+    }
+    environ = {**inherited, **own, **environ_}
     printed, log = folder / "printed.txt", folder / "log.txt"
     process: subprocess.Popen[str] | ForkedProcess
     with printed.open("wb") as output, log.open("wb") as errors:

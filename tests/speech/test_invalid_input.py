@@ -166,6 +166,8 @@ def test_gateway_missing_default_speech_model_is_logged_at_startup(tmp_path: Pat
 
 async def test_session_over_limit_is_rejected_until_a_slot_is_free(small_gateway: Gateway):
     async with session(small_gateway) as one:
+        await one.send_message(type="config")
+        await one.wait_for("ready")  # the model is loaded, which may take as long as the idle timeout
         async with session(small_gateway) as two:
             async with session(small_gateway) as three:
                 error = json.loads(await three.socket.recv())
@@ -177,8 +179,6 @@ async def test_session_over_limit_is_rejected_until_a_slot_is_free(small_gateway
             await two.wait_for("ready")
             await two.send_message(type="close")
             await two.wait_for("closed")
-        await one.send_message(type="config")
-        await one.wait_for("ready")
         async with session(small_gateway) as four:
             await four.send_message(type="config")
             await four.wait_for("ready")
