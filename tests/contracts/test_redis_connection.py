@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
+import uvloop
 
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient, RedisReplyError
 from svc.stores.redis.factory import open_redis
+from svc.stores.redis.protocol import RedisProtocol
 from tests.fakes.ports import silent_port
 from tests.fakes.redis_server import RedisServer
 
@@ -48,6 +52,25 @@ async def test_redis_connection_concurrent_commands_get_own_replies(redis: Redis
     assert found[0] == big
     assert found[1:] == [f"e{number}".encode() for number in range(500)]
     assert await redis.execute("GET", "nothing") is None
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_redis_protocol_flush_writes_before_it_returns(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    """The slot of a request is free in Redis before the client has its response."""
+
+    async def check(listener: socket.socket) -> None:
+        protocol = RedisProtocol("redis", is_cluster_node=False)
+        await asyncio.get_running_loop().create_connection(lambda: protocol, *listener.getsockname())  # type: ignore[type-var]
+        with listener.accept()[0] as peer:
+            peer.settimeout(5)
+            for _ in range(2):
+                protocol.send(lambda _: None, ("PING",))
+                protocol.flush()
+                assert peer.recv(64) == b"*1\r\n$4\r\nPING\r\n"
+        protocol.abort("The test has ended.")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        run(check(listener))
 
 
 async def test_redis_connection_script_is_resent_after_script_flush(redis: RedisClient) -> None:
