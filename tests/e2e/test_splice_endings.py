@@ -296,7 +296,7 @@ def test_splice_cached_response_is_complete(
 NOT_JSON = b"event: content_block_delta\ndata: {nope\n\n"
 ENDINGS = {
     "FIN": fin(),
-    "RST": reset(),
+    "RST": pause(0.3) + reset(),  # it discards what the gateway has not read
     "not HTTP": raw(b"\xff\xfe\x00garbage\r\n") + stall(),
     "not JSON": body(NOT_JSON) + stall(),
     "not UTF-8": body(b"data: \xff\xfe\n\n") + stall(),
