@@ -276,7 +276,7 @@ def test_splice_interrupted_stream_is_resumed(
     gateway = start_gateway(
         config=f'[routing]\nretries = 0\nresume = true\n[routing.fallbacks]\n"{GPT}" = ["{LLAMA}"]\n'
     )
-    provider_a.plays(word_stream("A", words(50), reset()))
+    provider_a.plays(word_stream("A", words(50), pause(0.3) + reset()))
     provider_c.plays(word_stream("A", [" and", " on"]))
     assert read("A", ask(gateway, "A", GPT)) == ("".join(words(50)) + " and on", None)
 
