@@ -71,6 +71,8 @@ screenshots: $(VENV)/.dev ## take the screenshots of the console for the documen
 	$(BIN)/python -m tests.browser.screenshots
 
 sdk: $(VENV)/.dev ## build, check and test the TypeScript SDK in sdk/typescript, against a real gateway
+	@command -v chromium >/dev/null || { $(APT) chromium; } \
+		|| echo "the tests need chromium; install it, for example with: apt-get install chromium"
 	@$(BIN)/python -m tests.typescript_sdk
 
 mutation: $(VENV)/.dev ## run 500 mutants of the modules without I/O; tests must kill at least 85 %

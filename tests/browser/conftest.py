@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.console import TIMEOUT, Console
-from tests.chromium import find_chromium
+from tests.chromium import CHROMIUM, HEADLESS_SHELL, find_chromium
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
 
@@ -31,7 +31,7 @@ def browser(spoken_file: Path) -> Iterator[Browser]:
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=find_chromium(),
+            executable_path=find_chromium(HEADLESS_SHELL, CHROMIUM),
             args=[
                 *(["--no-sandbox"] if os.geteuid() == 0 else []),
                 "--use-fake-ui-for-media-stream",

@@ -14,7 +14,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.browser.console import PAGES, Console
-from tests.chromium import find_chromium
+from tests.chromium import CHROMIUM, HEADLESS_SHELL, find_chromium
 from tests.e2e.accounts.test_admin_bundles import make_bundle
 from tests.e2e.harness import provider_environment
 from tests.fakes import openai_wire
@@ -34,7 +34,7 @@ QUERIES = {"Requests": "?range=1h", "Usage": "?range=24h"}
 
 def main() -> int:
     try:
-        program = find_chromium()
+        program = find_chromium(HEADLESS_SHELL, CHROMIUM)
     except FileNotFoundError as error:
         sys.stderr.write(f"{error}\n")
         return 1

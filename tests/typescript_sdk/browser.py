@@ -13,7 +13,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright
 
-from tests.chromium import find_chromium
+from tests.chromium import CHROMIUM, find_chromium
 
 WAIT = 90_000
 """Milliseconds for a speech model on a busy machine."""
@@ -40,12 +40,14 @@ def serve(folder: Path) -> Iterator[int]:
 
 def launch(playwright: Playwright, *options: str) -> Browser:
     """Start Chromium. Its microphone is that of the machine unless the options say otherwise."""
-    return playwright.chromium.launch(executable_path=find_chromium(), args=_arguments(*options))
+    return playwright.chromium.launch(executable_path=find_chromium(CHROMIUM), args=_arguments(*options))
 
 
 def launch_with_profile(playwright: Playwright, profile: Path) -> BrowserContext:
     """Start Chromium with files that the next start finds again."""
-    return playwright.chromium.launch_persistent_context(profile, executable_path=find_chromium(), args=_arguments())
+    return playwright.chromium.launch_persistent_context(
+        profile, executable_path=find_chromium(CHROMIUM), args=_arguments()
+    )
 
 
 def open_checks(context: BrowserContext, address: str) -> Page:
