@@ -26,6 +26,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
 _TABLE_HEADER_PATTERN = re.compile(r"""\s*\[\[?[\w.\s"'-]+\]\]?\s*(?:#.*)?$""")
+_LINE_WITHOUT_COMMENT_PATTERN = re.compile(r"""(?:[^#"']|"(?:\\.|[^"\\])*"|'[^']*'|["'])*""")
 _SIZE_PATTERN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([KMGT])(i?)B", re.ASCII)
 RoutingStrategy = Literal["order", "weighted", "least_busy", "cheapest"]
 GatewayRole = Literal["all", "data", "admin"]
@@ -498,11 +499,16 @@ class Settings(FileSettings, frozen=True):
         for file, number, line in self.config.read_lines():
             is_header = _TABLE_HEADER_PATTERN.match(line) is not None
             is_below_table = (is_below_table and number > 1 and not is_header) or table in line
-            if is_below_table and not line.lstrip().startswith("#"):
-                occurrence -= len(re.findall(pattern, line if key else line.partition("#")[0]))
+            if is_below_table:
+                occurrence -= len(re.findall(pattern, _strip_comment(line)))
                 if occurrence <= 0:
                     return f"{file}, line {number}"
         return str(self.path)
+
+
+def _strip_comment(line: str) -> str:
+    match = _LINE_WITHOUT_COMMENT_PATTERN.match(line)
+    return match[0] if match is not None else line
 
 
 def load(
@@ -583,7 +589,9 @@ def _parse_tables(tables: dict[str, Any], config_tables: ConfigTables) -> FileSe
         return msgspec.convert(tables, FileSettings)
     except msgspec.ValidationError as error:
         message = str(error)
-        origin = config_tables.find_origin(find_error_path(message))
+        table_path, named_key = find_error_path(message), re.match("`([a-z_]+)`", message)
+        path = f"{table_path}.{named_key[1]}" if named_key is not None and table_path else table_path
+        origin = config_tables.find_origin(path)
         location = origin or (config_tables.files[-1] if config_tables.files else "settings")
         allowed = list_allowed_values(FileSettings, message) if message.startswith("Invalid enum value") else ""
         end = f"; allowed: {allowed}" if allowed else ""

@@ -290,6 +290,9 @@ def test_embedded_model_grammar_of_unlimited_size_cannot_exhaust_memory(embedded
         {"type": "string", "pattern": "^a{5, 2}$"},
         {"$ref": "#/default", "default": {"type": "string", "minLength": 5.0, "maxLength": 2}},
         {"$defs": {"a": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]},
+        {"enum": [f"value-{number}" for number in range(20_000)]},
+        {"type": "string", "pattern": f"^{'a?' * 3000}{'a' * 3000}$"},
+        {"type": "integer", "minimum": 5.5, "maximum": 5.7},
         {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(3000)}},
     ],
 )

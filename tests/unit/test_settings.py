@@ -54,6 +54,7 @@ def test_load_file_in_working_directory_or_home_is_found(tmp_path: Path, monkeyp
         ("[cache]\nshared_by = ''", ("shared_by",)),
         ("[local]\nmemory = '4'", ("memory", "4GiB")),
         ("[local]\nmemory = '0GiB'", ("memory",)),
+        ("# a\n[local]\nenabled = true\n# memory = '4 cows'\nmemory = '4 cows'", ("svc.toml, line 5: `memory`",)),
         ("[local]\nmemory = 4", ("memory",)),
         ("[[local.models]]\nname = ''", ("name", "local.models")),
         ("[[local.models]]\nname = 'm'\n[[local.models]]\nname = 'm'", ("models", "'m'", "local")),

@@ -6,6 +6,7 @@ The rules are those of llama.cpp's conversion of a JSON schema to a grammar
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -29,11 +30,23 @@ MAX_OPTIONAL_PROPERTIES: Final = 200
 
 The time grows with the cube, so several objects may have more together.
 """
+MAX_ALTERNATIVES: Final = 1000
+"""Maximum alternatives of one `enum`, `anyOf`, `oneOf` or `pattern`, and the root of the sum of squares of several.
+
+With 1,000, llama.cpp needs 5 s for a response, with 5,000 it needs minutes. Other requests wait meanwhile.
+"""
+MAX_PATTERN_CHARS: Final = 10_000
+MAX_QUANTIFIERS: Final = 64
+"""Maximum number of `?`, `*` and `+` in a pattern. llama.cpp needs 8 s for 100 in a row, and minutes for 300."""
 _SCHEMA_MARKS: Final = (b'"response_format"', b'"tools"', b'"json_schema"')
 _BOUNDS: Final = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
 _MAX_INT: Final = (1 << 31) - 1
 """The largest length or count of items that llama.cpp reads. A larger one would become another number."""
-_BRACES: Final = re.compile(r"(?<!\\)\{([^}]*)\}")
+_MAX_LONG: Final = (1 << 63) - 2
+"""The largest integer that llama.cpp takes as a bound of a value. Larger ones mean that there is no bound."""
+_BRACES: Final = re.compile(r"(?<!\\)\{([^}]{0,40})\}")
+_PATTERN_TOKEN: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?$)|([(|?*+])|(\))?(?:\{([^}]{0,40})\})?", re.S)
+"""Of a pattern: an escape or a class, or an operator (1), or the end of a group (2) and a repetition (3)."""
 _LEADING_NUMBER: Final = re.compile(r"\s*([+-]?\d{1,18})")
 _MAPS_OF_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _DATA_FIELDS: Final = frozenset(("enum", "const", "default", "examples", "required", "description"))
@@ -41,6 +54,10 @@ _DATA_FIELDS: Final = frozenset(("enum", "const", "default", "examples", "requir
 _TOO_MANY_PROPERTIES: Final = (
     "The JSON schema has more optional properties than a model of this machine can enforce, "
     f"about {MAX_OPTIONAL_PROPERTIES}. List them in `required`, or leave some out."
+)
+_TOO_MANY_ALTERNATIVES: Final = (
+    "The JSON schema has more alternatives than a model of this machine can enforce, about "
+    f"{MAX_ALTERNATIVES} in `enum`, `anyOf`, `oneOf` or `pattern`."
 )
 _ENDLESS_REFERENCE: Final = "The JSON schema has a `$ref` that leads to itself."
 
@@ -75,7 +92,7 @@ def _check_schemas(encoded: bytes, request: bytes, map_field_name: Callable[[str
     if not any(mark in encoded for mark in _SCHEMA_MARKS):
         return
     fields = decode_client_object(encoded)
-    work = 0
+    work = alternatives = 0
     for name, root in _schemas_of(fields):
         for schema in _schemas_below(root):
             problem = _find_contradiction(schema)
@@ -83,8 +100,11 @@ def _check_schemas(encoded: bytes, request: bytes, map_field_name: Callable[[str
                 work += _count_optional_properties(schema, root) ** 3
             except _EndlessReferenceError:
                 problem = _ENDLESS_REFERENCE
+            alternatives += sum(count**2 for count in _count_alternatives(schema))
             if work > MAX_OPTIONAL_PROPERTIES**3:
                 problem = _TOO_MANY_PROPERTIES
+            elif alternatives > MAX_ALTERNATIVES**2:
+                problem = _TOO_MANY_ALTERNATIVES
             if problem:
                 is_certain = name != "response_format"  # in its place, the gateway sends tools that must be called
                 field = map_field_name(name) if is_certain else find_schema_field(request, map_field_name)
@@ -145,31 +165,80 @@ def _find_contradiction(schema: Mapping[str, Any]) -> str:
                 return f"The JSON schema has a `{name}` above {_MAX_INT}."
         if minimum is not None and maximum is not None and minimum > maximum:
             return f"The JSON schema has `{low}` above `{high}`."
-    if schema.get("type") == "integer":
-        lowest = [_to_integer(schema.get("minimum")), _to_integer(schema.get("exclusiveMinimum"), 1)]
-        highest = [_to_integer(schema.get("maximum")), _to_integer(schema.get("exclusiveMaximum"), -1)]
-        low_values = [number for number in lowest if number is not None]
-        high_values = [number for number in highest if number is not None]
-        if low_values and high_values and max(low_values) > min(high_values):
-            return "The JSON schema has an integer whose minimum is above its maximum."
+    if schema.get("type") == "integer" and (problem := _find_impossible_integer(schema)):
+        return problem
     pattern = schema.get("pattern")
     if isinstance(pattern, str) and any(map(_is_impossible_repetition, _BRACES.findall(pattern))):
         return "The JSON schema has a `pattern` that repeats more times than it may."
     return ""
 
 
-def _to_integer(bound: Any, step: int = 0) -> int | None:
-    """Return a bound without its fraction, plus `step`. None for what is no number."""
-    if isinstance(bound, bool) or not isinstance(bound, int | float):
-        return None
-    return int(bound) + step
+def _find_impossible_integer(schema: Mapping[str, Any]) -> str:
+    lowest: list[int] = []
+    highest: list[int] = []
+    for name, bounds, round_bound, step in (
+        ("minimum", lowest, math.ceil, 0),
+        ("exclusiveMinimum", lowest, math.floor, 1),
+        ("maximum", highest, math.floor, 0),
+        ("exclusiveMaximum", highest, math.ceil, -1),
+    ):
+        bound = schema.get(name)
+        if isinstance(bound, int | float) and not isinstance(bound, bool):
+            bounds.append(round_bound(bound) + step)
+            if abs(bounds[-1]) > _MAX_LONG:
+                return f"The JSON schema has a `{name}` that is not an integer of 64 bits."
+    if lowest and highest and max(lowest) > min(highest):
+        return "The JSON schema has an integer whose minimum is above its maximum."
+    return ""
+
+
+def _count_alternatives(schema: Mapping[str, Any]) -> Iterator[int]:
+    """Yield how many ways a value can continue, for each part of a schema."""
+    for name in ("enum", "anyOf", "oneOf"):
+        values = schema.get(name)
+        if isinstance(values, list):
+            yield len(values)
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        yield _count_pattern_alternatives(pattern)
+
+
+def _count_pattern_alternatives(pattern: str) -> int:
+    """Return the alternatives of a pattern, with those of a repeated group for each repetition."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        return MAX_ALTERNATIVES + 1
+    open_groups, quantifiers = [0], 0
+    for token in _PATTERN_TOKEN.finditer(pattern):
+        operator, group_end, bounds = token.groups()
+        if operator == "(":
+            open_groups.append(1)
+        elif operator is not None:
+            open_groups[-1] += 1
+            quantifiers += operator != "|"
+        elif group_end is not None and len(open_groups) > 1:
+            inner = open_groups.pop()
+            most = _read_repetition(bounds)[1] if bounds is not None else None
+            open_groups[-1] += inner * max(1, most or 1)
+        elif bounds is not None:
+            open_groups[-1] += 1
+    return max(sum(open_groups), quantifiers * MAX_ALTERNATIVES // MAX_QUANTIFIERS)
+
+
+def _to_integer(bound: Any) -> int | None:
+    """Return a bound without its fraction, or None for what is no number."""
+    return None if isinstance(bound, bool) or not isinstance(bound, int | float) else int(bound)
 
 
 def _is_impossible_repetition(bounds: str) -> bool:
-    """Return whether the text in the braces of a pattern, such as `5,2`, has a minimum above its maximum."""
-    low, _, high = bounds.partition(",")
-    minimum, maximum = _LEADING_NUMBER.match(low), _LEADING_NUMBER.match(high)
-    return minimum is not None and maximum is not None and int(minimum[1]) > int(maximum[1])
+    least, most = _read_repetition(bounds)
+    return least is not None and most is not None and least > most
+
+
+def _read_repetition(bounds: str) -> tuple[int | None, int | None]:
+    """Return minimum and maximum of the text in the braces of a pattern, such as `2,5`."""
+    low, comma, high = bounds.partition(",")
+    least, most = _LEADING_NUMBER.match(low), _LEADING_NUMBER.match(high if comma else low)
+    return int(least[1]) if least is not None else None, int(most[1]) if most is not None else None
 
 
 class _EndlessReferenceError(Exception):

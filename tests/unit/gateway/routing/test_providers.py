@@ -115,6 +115,8 @@ def test_provider_invalid_entry_raises_usage_error(tmp_path: Path, text: str) ->
     [
         ("[[providers]]\npreset = 'mistral'\n[[providers]]\npreset = 'mistral'", 4),
         (f"{X_ENTRY}models = [{{ id = 'm' }}, {{ id = 'm' }}]", 4),
+        (f"{X_ENTRY}models = [{{ id = 'm' }}, # {{ id = 'm' }}\n{{ id = 'n#' }}, {{ id = 'm' }}]", 5),
+        (f"{X_ENTRY}# name = 'x'\n[[aliases]]\nname = 'x'\nmodel = 'm'\n{X_ENTRY}", 9),
         (f"{W_ENTRY}models = [{{ id = 'm' }}]\n{X_ENTRY}models = [\n{{ id = 'm' }},\n{{ id = 'm' }}]", 10),
     ],
 )
