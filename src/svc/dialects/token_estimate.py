@@ -1,7 +1,8 @@
 """Estimates tokens from bytes, before a provider reports usage or if it never does. It needs no tokenizer.
 
     prompt        ASCII / 4, digits / 2, escaped quotes / 2, letters of other scripts by the length of their UTF-8,
-                  TOKENS_PER_IMAGE for each image; base64 is not counted as text, and long texts are sampled
+                  TOKENS_PER_IMAGE for each image; base64 is not counted as text, nor are ids of items of the
+                  Responses API, and long texts are sampled
     completion    for each event with text, its ASCII / 4, and at least 1
 
 bench/estimates.py measures the error. docs/explanation/limits.md has the table.
@@ -61,6 +62,12 @@ _INDIC_ESCAPE: Final = re.compile(rb"\\u0[89a-fA-F][0-9a-fA-F]{2}")
 _UNICODE_ESCAPE: Final = re.compile(rb"\\u[0-9a-fA-F]{4}")
 _BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/=\\]{256,}+")
 """Matches only at the start of a run, so that a shorter run is not searched again from each character."""
+_OUTPUT_ITEM_MARKS: Final = (b'"output_text"', b'"input_text"', b'"function_call')
+_OUTPUT_ITEM_FIELDS: Final = re.compile(
+    rb'"(?:id|call_id|status)"\s*:\s*"[^"\\]{0,256}"\s*,?|"(?:annotations|logprobs|summary)"\s*:\s*\[\s*\]\s*,?'
+    rb'|"type"\s*:\s*"(?:message|output_text|input_text)"\s*,?'
+)
+"""Fields of an item of the Responses API that a client sends back, which no model reads."""
 _TEXT_FIELD: Final = re.compile(
     rb'"(?:content|reasoning_content|refusal|arguments|text|thinking|partial_json|delta)"\s*:\s*"((?:[^"\\]|\\.)*+)"'
 )
@@ -80,6 +87,8 @@ def estimate_prompt_tokens(raw: bytes, skeleton: bytes = b"") -> int:
         raw = text
     elif b"image" in skeleton:
         tokens = _estimate_media_tokens(raw, 0)
+    if any(raw.find(mark) >= 0 for mark in _OUTPUT_ITEM_MARKS):
+        raw = _OUTPUT_ITEM_FIELDS.sub(b"", raw)
     size = len(raw)
     if size > 2 * SAMPLE_COUNT * SAMPLE_BYTES:
         raw = b"".join(

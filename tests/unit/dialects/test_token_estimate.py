@@ -49,6 +49,28 @@ def test_prompt_tokens_long_text_scales_with_length() -> None:
         assert often == pytest.approx(40 * once, rel=0.1)
 
 
+def test_prompt_tokens_items_of_earlier_responses_count_their_text() -> None:
+    text = "The gateway keeps a ledger of all requests."
+    plain: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
+    for number in range(30):
+        role, kind = ("assistant", "output_text") if number % 2 else ("user", "input_text")
+        more = {"annotations": [], "logprobs": []} if number % 2 else {}
+        plain.append({"role": role, "content": text})
+        ids = {"id": f"msg_{number:040x}", "status": "completed", "type": "message"}
+        items.append({**ids, "role": role, "content": [{"type": kind, "text": text, **more}]})
+    counts = [estimate_prompt_tokens(json.dumps({"model": "m", "input": found}).encode()) for found in (plain, items)]
+    assert counts[1] == pytest.approx(counts[0], rel=0.35)
+    call = {
+        "type": "function_call",
+        "id": "fc_" + "7" * 50,
+        "call_id": "call_" + "8" * 50,
+        "name": "f",
+        "arguments": "{}",
+    }
+    assert estimate_prompt_tokens(json.dumps({"model": "m", "input": [call] * 30}).encode()) < 30 * 25
+
+
 def test_prompt_tokens_media_are_not_counted_as_text() -> None:
     data = base64.b64encode(b"\x01\x02\xfe" * 400_000).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
