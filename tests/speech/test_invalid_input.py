@@ -179,9 +179,9 @@ async def test_session_over_limit_is_rejected_until_a_slot_is_free(small_gateway
             await two.wait_for("ready")
             await two.send_message(type="close")
             await two.wait_for("closed")
-        async with session(small_gateway) as four:
-            await four.send_message(type="config")
-            await four.wait_for("ready")
+            async with session(small_gateway) as four:  # at once
+                await four.send_message(type="config")
+                await four.wait_for("ready")
 
 
 async def test_session_idle_is_closed(small_gateway: Gateway):

@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -60,6 +61,7 @@ class WebSocketSession:
         self._outbox_changed = asyncio.Event()
         self._progress = asyncio.Event()
         self._closed = asyncio.Event()
+        self._release_reservation: Callable[[], None] | None = None
         self._slot: WorkerSlot | None = None
         self._listener: _DetachableListener | None = None
         self._attach_task: asyncio.Task[None] | None = None
@@ -75,7 +77,8 @@ class WebSocketSession:
         metrics = self._service.metrics
         with contextlib.ExitStack() as stack:
             try:
-                stack.callback(self._service.pool.reserve_session())
+                self._release_reservation = self._service.pool.reserve_session()
+                stack.callback(self._release_reservation)
                 self._tracked_request = await self._service.request_tracker.track(
                     self._key_monitor.key, wire.LIVE_TRANSCRIPTION_PATH, self._identity, is_long_lived=True
                 )
@@ -191,6 +194,8 @@ class WebSocketSession:
                     self._enqueue_message(action.message)
                 case protocol.CloseWebSocket():
                     self._record_end()
+                    if self._release_reservation is not None:  # the client may open its next session at once
+                        self._release_reservation()
                     self._outbox.append(action)
                 case protocol.AttachWorker():
                     self._release_slot()
