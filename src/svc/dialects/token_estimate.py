@@ -62,8 +62,8 @@ _INDIC_ESCAPE: Final = re.compile(rb"\\u0[89a-fA-F][0-9a-fA-F]{2}")
 _UNICODE_ESCAPE: Final = re.compile(rb"\\u[0-9a-fA-F]{4}")
 _BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/=\\]{256,}+")
 """Matches only at the start of a run, so that a shorter run is not searched again from each character."""
-_OUTPUT_ITEM_MARKS: Final = (b'"output_text"', b'"input_text"', b'"function_call')
-_OUTPUT_ITEM_FIELDS: Final = re.compile(
+_ITEM_MARKS: Final = (b'"output_text"', b'"input_text"', b'"function_call')
+_ITEM_FIELDS: Final = re.compile(
     rb'"(?:id|call_id|status)"\s*:\s*"[^"\\]{0,256}"\s*,?|"(?:annotations|logprobs|summary)"\s*:\s*\[\s*\]\s*,?'
     rb'|"type"\s*:\s*"(?:message|output_text|input_text)"\s*,?'
 )
@@ -87,8 +87,8 @@ def estimate_prompt_tokens(raw: bytes, skeleton: bytes = b"") -> int:
         raw = text
     elif b"image" in skeleton:
         tokens = _estimate_media_tokens(raw, 0)
-    if any(raw.find(mark) >= 0 for mark in _OUTPUT_ITEM_MARKS):
-        raw = _OUTPUT_ITEM_FIELDS.sub(b"", raw)
+    if any(raw.find(mark) >= 0 for mark in _ITEM_MARKS):
+        raw = _ITEM_FIELDS.sub(b"", raw)
     size = len(raw)
     if size > 2 * SAMPLE_COUNT * SAMPLE_BYTES:
         raw = b"".join(
