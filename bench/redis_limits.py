@@ -3,7 +3,8 @@
     python -m bench.redis_limits --rounds 5
     python -m bench.redis_limits --slow        # how long requests wait for a Redis that is slow or stopped
 
-One process admits and commits requests of a key with limits of every kind, with `--outstanding` requests at once.
+One process admits and commits requests of a key with limits of every kind, with `--outstanding` requests at once. Their
+bodies are varied (`bench.varied`), since the estimate of their tokens is a part of the time.
 Redis is a process of its own, and its time is not included.
 """
 
@@ -22,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from bench.varied import Traffic
 from tests.fakes.redis_server import RedisServer
 from tests.fakes.tcp_proxy import TcpProxy
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
 from svc.gateway.accounting.cost import PriceTable
-from svc.gateway.limits.rate_limiter import RateLimiter, Reservation
+from svc.gateway.limits.rate_limiter import RateLimiter
+from svc.gateway.limits.reservation import Reservation
 from svc.gateway.net.allocator import freeze_gc
 from svc.gateway.routing.backends import build_backends
 from svc.gateway.routing.providers import build_providers
@@ -42,7 +45,8 @@ from svc.wire.key import ApiKey
 MEASUREMENT_TIMEOUT_SECONDS = 60
 KEYS = [ApiKey(f"k{n}", "key", rpm=10**8, tpm=10**9, concurrency=10**5, budget_usd=10**6) for n in range(16)]
 MODEL = ModelSettings(id="m", max_output_tokens=1000, input_price=1.0, output_price=10.0)
-BODY = b'{"model":"m","max_tokens":100,"messages":[{"role":"user","content":"' + b"Hello there. " * 40 + b'"}]}'
+TRAFFIC = Traffic(seed=61, model="m")
+BODIES = [TRAFFIC.body() for _ in range(61)]
 
 
 def open_redis(url: str) -> Any:
@@ -82,7 +86,8 @@ async def measure(kind: str, server: RedisServer, folder: Path, outstanding: int
                 if kind == "none":
                     loop.call_soon(finish, None)
                 else:
-                    limiter.admit(KEYS[started % 16], info, RequestBody(BODY), backends, on_admission)
+                    body = RequestBody(BODIES[started % len(BODIES)])
+                    limiter.admit(KEYS[started % 16], info, body, backends, on_admission)
 
             def on_admission(reservation: Any) -> None:
                 loop.call_soon(finish, reservation)
@@ -135,7 +140,7 @@ async def measure_waits(fault: str, folder: Path, seconds: float) -> list[float]
                     waits.append((loop.time() - sent_at) * 1000)
                     loop.call_later(0.1, reservation.commit, 100, 0.0)
 
-                limiter.admit(key, info, RequestBody(BODY), (), on_admission)
+                limiter.admit(key, info, RequestBody(BODIES[count % len(BODIES)]), (), on_admission)
 
             while time.monotonic() - started_at < seconds:
                 if not is_faulty and count == 200:  # one second without a fault

@@ -37,7 +37,7 @@ from svc.gateway.server.connection import ClientConnection
 from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.upstream.pool import UpstreamPool
 from svc.security import Keyring
-from svc.stores.counters.base import KeyLimits
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.factory import open_database
 from svc.stores.database.thread import DatabaseThread

@@ -151,3 +151,22 @@ def test_modules_imports_form_no_cycle() -> None:
             break
         imports = kept
     assert imports == {}
+
+
+def test_compiled_modules_have_no_nested_functions() -> None:
+    """mypyc makes such a function a reference cycle, so that each request kept its memory until a collection.
+
+    Lambdas and functions in coroutines are no cycles.
+    """
+    listed = (ROOT / "native" / "modules.txt").read_text().splitlines()
+    names = {"svc." + line.removesuffix(".py").replace("/", ".") for line in listed if line.endswith(".py")}
+    found = [
+        f"{name}: {outer.name}.{inner.name}"
+        for name, tree in parse_modules().items()
+        if name in names or f"{name}.__init__" in names
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef)
+        for inner in ast.walk(outer)
+        if inner is not outer and isinstance(inner, ast.FunctionDef)
+    ]
+    assert not found

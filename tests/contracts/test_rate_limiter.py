@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -18,11 +19,13 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS
 from svc.errors import InvalidRequest, RateLimited, SvcError
 from svc.gateway.accounting.cost import PriceTable
-from svc.gateway.limits.rate_limiter import RateLimiter, Reservation
+from svc.gateway.limits.rate_limiter import RateLimiter
+from svc.gateway.limits.reservation import Reservation
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.providers import build_providers
 from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Settings
-from svc.stores.counters.base import KeyLimits, LimitUsage
+from svc.stores.counters.base import LimitUsage
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import LedgerEntry
@@ -471,6 +474,21 @@ async def test_rate_limiter_ephemeral_key_counts_for_itself_and_its_parent(harne
     assert "3 requests per minute" in (await harness.expect_rejection(neighbour, routing_info(1), chain)).message
     assert (await harness.usage(parent)).requests == 3
     assert (await harness.expect_rejection(parent, routing_info(1), chain)).limit == "rpm"
+
+
+@pytest.mark.parametrize("is_ephemeral", [False, True])
+async def test_rate_limiter_requests_leave_no_reference_cycles(harness: LimiterHarness, is_ephemeral: bool) -> None:
+    key: ApiKey = ApiKey("k", "shop", rpm=1000, tpm=10**6, concurrency=10, budget_usd=100.0)
+    key, chain, requests = ephemeral_key(key, rpm=1000) if is_ephemeral else key, backends_of(CHEAP), 50
+    (await harness.reserve(key, routing_info(10), chain)).commit(10, 0.001)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(requests):
+            (await harness.reserve(key, routing_info(10), chain)).commit(10, 0.001)
+        assert gc.collect() < requests
+    finally:
+        gc.enable()
 
 
 async def test_rate_limiter_ephemeral_key_rejected_by_its_parent_reserves_nothing(harness: LimiterHarness) -> None:

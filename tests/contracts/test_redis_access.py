@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.stores.counters.base import KeyLimits
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis import connection

@@ -11,7 +11,7 @@ from pathlib import Path
 from redis.crc import key_slot
 
 from svc.errors import SvcError
-from svc.gateway.limits.rate_limiter import Reservation
+from svc.gateway.limits.reservation import Reservation
 from svc.settings import LimitSettings
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 
-from svc.stores.counters.base import KeyLimits
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_types import RedisReservation
 from svc.stores.redis.factory import open_redis

@@ -13,9 +13,11 @@ import pytest_asyncio
 
 from svc.dialects.base import RequestBody
 from svc.errors import LimitsUnavailable, SvcError
-from svc.gateway.limits.rate_limiter import RateLimiter, Reservation
+from svc.gateway.limits.rate_limiter import RateLimiter
+from svc.gateway.limits.reservation import Reservation
 from svc.settings import LimitSettings
-from svc.stores.counters.base import KeyLimits, LimitUsage
+from svc.stores.counters.base import LimitUsage
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.base import RedisClient

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Final
 
 from svc.dialects.base import RequestBody
@@ -27,12 +28,14 @@ from svc.gateway.limits.limit_errors import (
     describe_reached_limit,
     format_rate_limit_headers,
 )
+from svc.gateway.limits.reservation import EphemeralReservation, MirroredReservation, Reservation
 from svc.gateway.routing.backends import Backend
 from svc.settings import LimitSettings
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, KeyLimits, LimitExceeded, LimitUsage
+from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
-from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
+from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import Database, StoreUnavailable, budget_period_start
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey, EphemeralKey
@@ -50,99 +53,8 @@ FRESH_KEY_SECONDS: Final = 2.0
 """Seconds in which the database has no entries of a new ephemeral key, so that it is not queried."""
 
 
-class Reservation:
-    """A reservation in the counters of this machine, for the duration of a request.
-
-    Each line in `header_lines` ends in CRLF.
-    """
-
-    __slots__ = ("_counters", "_local_reservation", "header_lines")
-
-    def __init__(
-        self, counters: SharedCounters, local_reservation: SharedMemoryReservation | None, header_lines: str
-    ) -> None:
-        self._counters = counters
-        self._local_reservation = local_reservation
-        self.header_lines = header_lines
-
-    def commit(self, tokens: int, cost_usd: float) -> None:
-        """End the reservation with the actual usage. Further calls have no effect."""
-        local_reservation, self._local_reservation = self._local_reservation, None
-        if local_reservation is not None:
-            self._counters.commit(local_reservation, tokens, round(cost_usd * NANO_USD_PER_USD))
-
-
-class MirroredReservation(Reservation):
-    """A reservation in Redis that the counters of this machine mirror.
-
-    `redis_reservation` is None if Redis was unavailable. Then only the cost is committed to Redis. It is None as well
-    until `set_outcome`, if Redis was slow and `awaits_redis` is true.
-    """
-
-    __slots__ = ("_awaits_redis", "_key_id", "_late_usage", "_redis_counters", "_redis_reservation")
-
-    def __init__(
-        self,
-        counters: SharedCounters,
-        local_reservation: SharedMemoryReservation,
-        header_lines: str,
-        redis_counters: RedisCounters,
-        key_id: str,
-        redis_reservation: RedisReservation | None = None,
-        *,
-        awaits_redis: bool = False,
-    ) -> None:
-        super().__init__(counters, local_reservation, header_lines)
-        self._redis_counters = redis_counters
-        self._key_id = key_id
-        self._redis_reservation = redis_reservation
-
-        self._awaits_redis = awaits_redis
-        self._late_usage: tuple[int, int] | None = None
-        """Tokens and nano-USD of a request that ended before the reply of Redis."""
-
-    def commit(self, tokens: int, cost_usd: float) -> None:
-        if self._local_reservation is not None:
-            self._commit_to_redis(tokens, round(cost_usd * NANO_USD_PER_USD))
-        super().commit(tokens, cost_usd)
-
-    def set_outcome(self, redis_reservation: RedisReservation | None) -> None:
-        """Continue with the late reply of Redis. None means that Redis has no reservation."""
-        self._awaits_redis = False
-        self._redis_reservation = redis_reservation
-        late_usage, self._late_usage = self._late_usage, None
-        if late_usage is not None:
-            self._commit_to_redis(late_usage[0], late_usage[1])
-
-    def _commit_to_redis(self, tokens: int, nano_usd: int) -> None:
-        if self._awaits_redis:
-            self._late_usage = (tokens, nano_usd)
-        elif self._redis_reservation is not None:
-            self._redis_counters.commit(self._redis_reservation, tokens, nano_usd)
-        else:
-            self._redis_counters.record_spend(self._key_id, nano_usd)
-
-
-class EphemeralReservation(Reservation):
-    """The reservations of an ephemeral key and of its parent."""
-
-    __slots__ = ("_own", "_parent")
-
-    def __init__(self, counters: SharedCounters, own: Reservation, parent: Reservation) -> None:
-        lines = own.header_lines
-        for line in parent.header_lines.splitlines(keepends=True):
-            if not (lines and "-requests: " in line):  # the own limit hides that of the parent
-                lines += line
-        super().__init__(counters, None, lines)
-        self._own = own
-        self._parent = parent
-
-    def commit(self, tokens: int, cost_usd: float) -> None:
-        self._own.commit(tokens, cost_usd)
-        self._parent.commit(tokens, cost_usd)
-
-
 AdmissionCallback = Callable[[Reservation | SvcError], None]
+RedisOutcome = RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable
 
 
 class _PendingAdmission:
@@ -151,15 +63,24 @@ class _PendingAdmission:
     `is_decided` is true once Redis was too slow. The late reply then belongs to `reservation`, if there is one.
     """
 
-    __slots__ = ("callback", "cost_nano_usd", "is_decided", "limits", "reservation", "tokens")
+    __slots__ = ("_limiter", "callback", "cost_nano_usd", "is_decided", "limits", "reservation", "tokens")
 
-    def __init__(self, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback) -> None:
+    def __init__(
+        self, limiter: RateLimiter, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback
+    ) -> None:
+        self._limiter = limiter
         self.limits = limits
         self.tokens = tokens
         self.cost_nano_usd = cost_nano_usd
         self.callback = callback
         self.is_decided = False
         self.reservation: MirroredReservation | None = None
+
+    def on_redis_outcome(self, outcome: RedisOutcome) -> None:
+        self._limiter.on_redis_outcome(self, outcome)
+
+    def on_redis_slow(self) -> None:
+        self._limiter.on_redis_slow(self)
 
 
 class _CachedKeyLimits:
@@ -283,24 +204,29 @@ class RateLimiter:
 
         A request that the own limits reject does not count for the parent, whose other keys it must not disturb.
         """
-
-        def on_own(own: Reservation | SvcError) -> None:
-            has_parent_limit = limits.requests or limits.tokens or limits.concurrency or limits.budget_nano_usd
-            if isinstance(own, SvcError) or not has_parent_limit:
-                callback(own)
-                return
-            reservation = own
-
-            def on_parent(parent: Reservation | SvcError) -> None:
-                if isinstance(parent, SvcError):
-                    reservation.commit(0, 0.0)
-                    callback(parent)
-                else:
-                    callback(EphemeralReservation(self._counters, reservation, parent))
-
-            self._start_admission(limits, tokens, cost_nano_usd, on_parent)
-
+        on_own = partial(self._admit_parent, limits, tokens, cost_nano_usd, callback)
         self._start_admission(own_limits, 0, own_cost_nano_usd, on_own)
+
+    def _admit_parent(
+        self,
+        limits: KeyLimits,
+        tokens: int,
+        cost_nano_usd: int,
+        callback: AdmissionCallback,
+        own: Reservation | SvcError,
+    ) -> None:
+        has_parent_limit = limits.requests or limits.tokens or limits.concurrency or limits.budget_nano_usd
+        if isinstance(own, SvcError) or not has_parent_limit:
+            callback(own)
+        else:
+            self._start_admission(limits, tokens, cost_nano_usd, partial(self._on_parent, callback, own))
+
+    def _on_parent(self, callback: AdmissionCallback, own: Reservation, parent: Reservation | SvcError) -> None:
+        if isinstance(parent, SvcError):
+            own.commit(0, 0.0)
+            callback(parent)
+        else:
+            callback(EphemeralReservation(self._counters, own, parent))
 
     def _estimate_amounts(
         self, limits: KeyLimits, routing_info: RoutingInfo, body: RequestBody, backends: tuple[Backend, ...]
@@ -335,7 +261,7 @@ class RateLimiter:
         if self._redis_counters is None and not needs_spent:
             callback(self._reserve_locally(limits, tokens, cost_nano_usd))
             return
-        pending = _PendingAdmission(limits, tokens, cost_nano_usd, callback)
+        pending = _PendingAdmission(self, limits, tokens, cost_nano_usd, callback)
         if needs_spent:
             self._start_task(self._load_spent(pending))
         else:
@@ -363,7 +289,7 @@ class RateLimiter:
             if not decision.done():  # the client can disconnect before the reply of Redis
                 decision.set_result(outcome)
 
-        self._reserve(_PendingAdmission(limits, 0, 0, on_decision), None)
+        self._reserve(_PendingAdmission(self, limits, 0, 0, on_decision), None)
         outcome = await decision
         if isinstance(outcome, LimitsUnavailable):
             outcome = self._reserve_locally(limits, 0, 0)
@@ -391,7 +317,7 @@ class RateLimiter:
             own_limits = KeyLimits(key_id=key.ephemeral_id or "", requests=key.own_rpm, parent_id=key.id)
             self._admit_ephemeral(own_limits, 0, limits, 0, 0, callback)
         else:
-            self._reserve(_PendingAdmission(limits, 0, 0, callback), None)
+            self._reserve(_PendingAdmission(self, limits, 0, 0, callback), None)
 
     def _limits_of(self, key: ApiKey) -> KeyLimits:
         """Return the limits of a key, or those of its parent for an ephemeral key."""
@@ -453,21 +379,16 @@ class RateLimiter:
                 pending.tokens,
                 pending.cost_nano_usd,
                 spent,
-                lambda outcome: self._on_redis_outcome(redis_counters, pending, outcome),
-                lambda: self._on_redis_slow(pending),
+                pending.on_redis_outcome,
+                pending.on_redis_slow,
             )
 
-    def _on_redis_outcome(
-        self,
-        redis_counters: RedisCounters,
-        pending: _PendingAdmission,
-        outcome: RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable,
-    ) -> None:
+    def on_redis_outcome(self, pending: _PendingAdmission, outcome: RedisOutcome) -> None:
         """Handle the reply of Redis."""
         if pending.is_decided:
-            self._handle_late_outcome(redis_counters, pending, outcome)
+            self._handle_late_outcome(pending, outcome)
         elif isinstance(outcome, RedisReservation):
-            pending.callback(self._mirror_reservation(redis_counters, pending, outcome))
+            pending.callback(self._mirror_reservation(pending, outcome))
         elif isinstance(outcome, LimitExceeded):
             pending.callback(build_limit_error(pending.limits, outcome, pending.tokens, pending.cost_nano_usd))
         elif isinstance(outcome, SpentRequired):
@@ -475,7 +396,7 @@ class RateLimiter:
         else:
             self._decide_without_redis(pending, awaits_redis=False)
 
-    def _on_redis_slow(self, pending: _PendingAdmission) -> None:
+    def on_redis_slow(self, pending: _PendingAdmission) -> None:
         """Decide without the reply of Redis. Redis still counts the request."""
         if not pending.is_decided:
             pending.is_decided = True
@@ -492,24 +413,20 @@ class RateLimiter:
             pending.reservation = outcome
         pending.callback(outcome)
 
-    def _handle_late_outcome(
-        self,
-        redis_counters: RedisCounters,
-        pending: _PendingAdmission,
-        outcome: RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable,
-    ) -> None:
+    def _handle_late_outcome(self, pending: _PendingAdmission, outcome: RedisOutcome) -> None:
         """Give a late reservation to its request, or release it if the request was rejected."""
         redis_reservation = outcome if isinstance(outcome, RedisReservation) else None
         if pending.reservation is not None:
             pending.reservation.set_outcome(redis_reservation)
-        elif redis_reservation is not None:
-            redis_counters.commit(redis_reservation, 0, 0)
+        elif redis_reservation is not None and self._redis_counters is not None:
+            self._redis_counters.commit(redis_reservation, 0, 0)
 
     def _mirror_reservation(
-        self, redis_counters: RedisCounters, pending: _PendingAdmission, redis_reservation: RedisReservation
+        self, pending: _PendingAdmission, redis_reservation: RedisReservation
     ) -> Reservation | SvcError:
         """Reserve locally after Redis. In the first minute of a connection, both decide: Redis lacks older requests."""
-        limits = pending.limits
+        limits, redis_counters = pending.limits, self._redis_counters
+        assert redis_counters is not None
         local_reservation = self._counters.reserve(
             limits,
             pending.tokens,

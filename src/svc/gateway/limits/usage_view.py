@@ -9,7 +9,8 @@ from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.keys.lifecycle import ShownKey
 from svc.keys.limit_usage import KeyLimitUsage
 from svc.settings import LimitSettings
-from svc.stores.counters.base import KeyLimits, LimitUsage
+from svc.stores.counters.base import LimitUsage
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.database.base import budget_period_start
 
 

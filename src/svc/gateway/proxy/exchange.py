@@ -15,6 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from svc.dialects.base import EncodedResponse, RequestBody
@@ -29,7 +30,7 @@ from svc.gateway.cache.memory import CachedResponse
 from svc.gateway.cache.recorder import ResponseRecorder
 from svc.gateway.cache.response_cache import ResponseCache
 from svc.gateway.limits.limit_errors import LimitReached
-from svc.gateway.limits.rate_limiter import Reservation
+from svc.gateway.limits.reservation import Reservation
 from svc.gateway.observability.observer import RequestStart
 from svc.gateway.observability.request_content import ContentCapture, ContentSink, RequestContent
 from svc.gateway.proxy.attempt import Attempt
@@ -42,13 +43,13 @@ from svc.gateway.proxy.retry import RetryLoop, RetryOwner
 from svc.gateway.proxy.stored_state import resolve_state
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_failure
+from svc.gateway.stored_responses.build import build_stored_response
 from svc.gateway.stored_responses.origins import ResponseOrigin
-from svc.gateway.stored_responses.store import expiry_of
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.splice import StreamSink
 from svc.wire.header_value import echoable_text
 from svc.wire.key import ApiKey
-from svc.wire.stored_response import StateReference, StoredResponse
+from svc.wire.stored_response import StateReference
 from svc.wire.usage import TokenUsage
 
 log = logging.getLogger("svc.gateway")
@@ -149,14 +150,14 @@ class Exchange(RetryOwner):
             self._look_up_or_start(routing_info, backends)
             return
 
-        def on_resolved(resolved: tuple[Backend, ...] | SvcError) -> None:
-            if isinstance(resolved, SvcError):
-                self.reject(resolved)
-            elif not self.is_done:
-                self.run_guarded(lambda: self._look_up_or_start(routing_info, resolved))
-
-        origins = self._context.response_origins
+        origins, on_resolved = self._context.response_origins, partial(self._on_state_resolved, routing_info)
         resolve_state(store, origins, routing_info.state, self._body, self._api_key, backends, on_resolved)
+
+    def _on_state_resolved(self, routing_info: RoutingInfo, resolved: tuple[Backend, ...] | SvcError) -> None:
+        if isinstance(resolved, SvcError):
+            self.reject(resolved)
+        elif not self.is_done:
+            self.run_guarded(partial(self._look_up_or_start, routing_info, resolved))
 
     def _look_up_or_start(self, routing_info: RoutingInfo, backends: tuple[Backend, ...]) -> None:
         cache = self._context.config.current.cache
@@ -173,28 +174,39 @@ class Exchange(RetryOwner):
             self._start_retry_loop(routing_info, backends, self._started_at)
             return
 
-        def on_lookup(cached: CachedResponse | None) -> None:
-            backend = backend_of_cached(cached, backends)
-            cache.count_lookup(hit=backend is not None)
-            if cached is not None and backend is not None:
-                self._replay_cached(cached, backend)
-            else:
-                self._recorder = self._sink = cache.start_recording(cache_key, self._sink)
-                self._start_retry_loop(routing_info, backends, _now())
+        start = partial(self._replay_or_start, cache, cache_key, routing_info, backends)
+        cache.look_up(cache_key, partial(self._on_lookup, start))
 
-        cache.look_up(cache_key, lambda cached: None if self.is_done else self.run_guarded(lambda: on_lookup(cached)))
+    def _on_lookup(self, start: Callable[[CachedResponse | None], None], cached: CachedResponse | None) -> None:
+        if not self.is_done:
+            self.run_guarded(partial(start, cached))
+
+    def _replay_or_start(
+        self,
+        cache: ResponseCache,
+        cache_key: bytes,
+        routing_info: RoutingInfo,
+        backends: tuple[Backend, ...],
+        cached: CachedResponse | None,
+    ) -> None:
+        backend = backend_of_cached(cached, backends)
+        cache.count_lookup(hit=backend is not None)
+        if cached is not None and backend is not None:
+            self._replay_cached(cached, backend)
+        else:
+            self._recorder = self._sink = cache.start_recording(cache_key, self._sink)
+            self._start_retry_loop(routing_info, backends, _now())
 
     def _replay_cached(self, cached: CachedResponse, backend: Backend) -> None:
         """Send a cached response, which costs no tokens and no money."""
         replay = ResponseReplay(
             self, cached, backend, stream=self._routing_info is not None and self._routing_info.stream
         )
+        self._count_request(partial(self._start_replay, replay))
 
-        def start() -> None:
-            self._response_source = replay
-            replay.start(_now())
-
-        self._count_request(start)
+    def _start_replay(self, replay: ResponseReplay) -> None:
+        self._response_source = replay
+        replay.start(_now())
 
     def _start_retry_loop(self, routing_info: RoutingInfo, backends: tuple[Backend, ...], started_at: float) -> None:
         retry_loop: RetryLoop
@@ -233,21 +245,20 @@ class Exchange(RetryOwner):
 
     def _count_request(self, step: Callable[[], None]) -> None:
         """Count a request without a backend, then run `step`, or send the error if the limit is reached."""
-
-        def on_admission(reservation: Reservation | SvcError) -> None:
-            if isinstance(reservation, SvcError):
-                self._send_error(reservation)
-            elif self.is_done:  # the client disconnected while the limits were checked
-                reservation.commit(0, 0.0)
-            else:
-                self._reservation = reservation
-                self.run_guarded(step)
-
         if self._context.rate_limiter.has_request_limit(self._api_key) and not self.is_done:
             self._context.exchanges.add(self)
-            self._context.rate_limiter.count_request(self._api_key, on_admission)
+            self._context.rate_limiter.count_request(self._api_key, partial(self._on_counted, step))
         else:
             step()
+
+    def _on_counted(self, step: Callable[[], None], reservation: Reservation | SvcError) -> None:
+        if isinstance(reservation, SvcError):
+            self._send_error(reservation)
+        elif self.is_done:  # the client disconnected while the limits were checked
+            reservation.commit(0, 0.0)
+        else:
+            self._reservation = reservation
+            self.run_guarded(step)
 
     def report_internal_error(self) -> None:
         """Log the current exception with its traceback. The client gets only the request id."""
@@ -353,24 +364,14 @@ class Exchange(RetryOwner):
         if backend is None or store is None or not response:
             on_done()
             return
-        endpoint, request, key, state = self._endpoint, self._body.raw, self._api_key, self._state
-
-        def build() -> StoredResponse:
-            parts, now = endpoint.describe_response(request, response), time.time()
-            return StoredResponse(
-                id=parts.id,
-                key_id=key.owner_id,
-                created_at=now,
-                expires_at=expiry_of(settings, now),
-                previous_id=state.previous_response_id if state is not None else None,
-                provider=backend.provider_name,
-                account=backend.account_number,
-                account_name=backend.provider.account_name,
-                is_native=backend.profile.has_responses,
-                body=parts.body,
-                items=parts.items,
-            )
-
+        build = partial(
+            build_stored_response,
+            *(self._endpoint, self._body.raw, response),
+            key=self._api_key,
+            backend=backend,
+            state=self._state,
+            settings=settings,
+        )
         store.save(build, lambda error: None if self.is_done else self.run_guarded(on_done))
 
     def _remember_origin(self, native_id: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from svc.errors import RateLimited, SvcError
 from svc.gateway.accounting.record import AttemptRecord, RequestRecord, RequestStatus
 from svc.gateway.limits.limit_errors import LimitReached
-from svc.gateway.limits.rate_limiter import Reservation
+from svc.gateway.limits.reservation import Reservation
 from svc.gateway.observability.access_log import encode_client_field
 from svc.gateway.observability.observer import RequestStart
 from svc.gateway.proxy.context import GatewayContext

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from svc.errors import RateLimited, SvcError
-from svc.gateway.limits.rate_limiter import Reservation
+from svc.gateway.limits.reservation import Reservation
 from svc.gateway.observability.access_log import AccessLogEntry, truncate_path
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.server.authentication import cached_api_key

@@ -13,22 +13,6 @@ COUNTER_WINDOW_SECONDS = 61
 PERIOD_CODES = {"day": 1, "month": 2, "total": 3}
 
 
-class KeyLimits(msgspec.Struct, frozen=True):
-    """The limits of a key. 0 means no limit. `period_start` is in Unix seconds.
-
-    The own limits of an ephemeral key have the id of its parent, and its period starts when it was issued.
-    """
-
-    key_id: str
-    requests: int = 0
-    tokens: int = 0
-    concurrency: int = 0
-    budget_nano_usd: int = 0
-    period: str = "total"
-    period_start: int = 0
-    parent_id: str = ""
-
-
 class LimitUsage(msgspec.Struct, frozen=True):
     """The current usage of a key: the last minute, and the requests in flight."""
 

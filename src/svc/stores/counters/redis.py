@@ -18,28 +18,30 @@ import secrets
 import time
 from collections.abc import Callable
 from importlib import resources
+from typing import Final
 
 import msgspec
 
-from svc.stores.counters.base import PERIOD_CODES, KeyLimits, LimitExceeded, LimitUsage
+from svc.stores.counters.base import PERIOD_CODES, LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis_types import CachedRejection, RedisReservation, Spending, SpentRequired
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
+from svc.stores.redis.base import LuaScript, OnReply, OnSlow, OutcomeUnknown, RedisClient, RedisReply
 
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS: Final = 5.0
 """The interval at which keys with requests in flight are kept alive: a third of their time in `counters.lua`."""
-HEARTBEAT_BATCH_KEYS, HEARTBEAT_BATCH_SECONDS = 100, 0.02
+HEARTBEAT_BATCH_KEYS: Final = 100
+HEARTBEAT_BATCH_SECONDS: Final = 0.02
 """Keys that are kept alive at once, and the seconds between two batches."""
-MAX_SPENT_SEEDS = 50_000
+MAX_SPENT_SEEDS: Final = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
-MAX_CACHED_REJECTIONS = 10_000
+MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
-REPLY_LENGTHS = (1, 6, 12)
-ASK_FOR_SPENT, SPENT_UNAVAILABLE = "", -1
+REPLY_LENGTHS: Final = (1, 6, 12)
+ASK_FOR_SPENT: Final = ""
+SPENT_UNAVAILABLE: Final = -1
 """Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
-
-
-_encode = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of the script as one, which takes a third of the time of many."""
 
 OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable], None]
@@ -110,16 +112,9 @@ class RedisCounters:
             on_decision(rejection)
             return
         spent_argument, process_id = ASK_FOR_SPENT if spent is None else spent, self._process_id
-
-        def on_reply(reply: RedisReply | StoreUnavailable) -> None:
-            on_decision(
-                reply
-                if isinstance(reply, StoreUnavailable)
-                else self._parse_reply(reply, limits, tokens, nano_usd, process_id)
-            )
-
+        pending = _PendingReservation(self, limits, tokens, nano_usd, process_id, on_decision)
         self._redis.run_script(
-            on_reply,
+            pending.on_reply,
             self._script,
             (_redis_key(limits.key_id),),
             (
@@ -135,9 +130,10 @@ class RedisCounters:
             on_slow,
         )
 
-    def _parse_reply(
+    def parse_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
     ) -> RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable:
+        """Return the outcome of a reservation from the reply of Redis."""
         if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
             return StoreUnavailable("Redis sent an unexpected reply.")
         if reply[0] == 1:
@@ -148,16 +144,16 @@ class RedisCounters:
             if process_id == self._process_id:
                 self._open_counts[key_id] = self._open_counts.get(key_id, 0) + 1
             return RedisReservation(
-                key_id,
-                process_id,
-                second,
-                tokens,
-                nano_usd,
-                has_budget,
-                limits.concurrency > 0,
-                requests_left,
-                tokens_left,
-                reset_milliseconds / 1000,
+                key_id=key_id,
+                process=process_id,
+                second=second,
+                tokens=tokens,
+                nano_usd=nano_usd,
+                has_budget=has_budget,
+                has_concurrency=limits.concurrency > 0,
+                requests_left=requests_left,
+                tokens_left=tokens_left,
+                reset_seconds=reset_milliseconds / 1000,
             )
         if reply[0] == 0:
             _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
@@ -193,17 +189,15 @@ class RedisCounters:
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
         """End a reservation with the actual usage."""
         key_id, process = reservation.key_id, reservation.process
+        on_reply: OnReply = _ignore_reply
         if process == self._process_id:
             open_count = self._open_counts.pop(key_id, 1) - 1
             if open_count:
                 self._open_counts[key_id] = open_count
-        number = self._next_spending_number() if reservation.has_budget and nano_usd else 0
-
-        def on_reply(reply: RedisReply | StoreUnavailable) -> None:
-            if number and isinstance(reply, StoreUnavailable):
-                is_uncertain = isinstance(reply, OutcomeUnknown)
-                self._defer_spend(Spending(key_id, process, number, nano_usd), is_uncertain=is_uncertain)
-
+        number = 0
+        if reservation.has_budget and nano_usd:
+            number = self._next_spending_number()
+            on_reply = _SpendingReport(self, Spending(key_id, process, number, nano_usd)).on_reply
         arguments = (
             *("commit", process, reservation.second, reservation.tokens, reservation.nano_usd),
             *(tokens, nano_usd, number),
@@ -221,14 +215,10 @@ class RedisCounters:
         seed = self._seeds.get(spending.key_id)
         if seed is None:
             return
-
-        def on_reply(reply: RedisReply | StoreUnavailable) -> None:
-            if isinstance(reply, StoreUnavailable):
-                self._defer_spend(spending, is_uncertain=is_repeat or isinstance(reply, OutcomeUnknown))
-
+        report = _SpendingReport(self, spending, is_repeat=is_repeat)
         number = -spending.number if is_repeat else spending.number
         arguments = ("record_spend", spending.process, number, spending.nano_usd, seed)
-        self._redis.run_script(on_reply, self._script, (_redis_key(spending.key_id),), (_encode(arguments),))
+        self._redis.run_script(report.on_reply, self._script, (_redis_key(spending.key_id),), (_encode(arguments),))
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
@@ -248,7 +238,7 @@ class RedisCounters:
         self._spending_number += 1
         return self._spending_number
 
-    def _defer_spend(self, spending: Spending, *, is_uncertain: bool) -> None:
+    def defer_spend(self, spending: Spending, *, is_uncertain: bool) -> None:
         """Report spending after the next connect: under the same number, if Redis may have added it already."""
         if spending.key_id not in self._seeds:
             return
@@ -279,6 +269,52 @@ class RedisCounters:
                 for key_id in key_ids[start : start + HEARTBEAT_BATCH_KEYS]:
                     self._redis.run_script(_ignore_reply, self._script, (_redis_key(key_id),), (arguments,))
                 await asyncio.sleep(HEARTBEAT_BATCH_SECONDS)
+
+
+class _PendingReservation:
+    """A reservation for which Redis has not replied. A class for the reason that `_ScriptCall` has."""
+
+    __slots__ = ("_counters", "_limits", "_nano_usd", "_on_decision", "_process_id", "_tokens")
+
+    def __init__(
+        self,
+        counters: RedisCounters,
+        limits: KeyLimits,
+        tokens: int,
+        nano_usd: int,
+        process_id: str,
+        on_decision: OnDecision,
+    ) -> None:
+        self._counters = counters
+        self._limits = limits
+        self._tokens = tokens
+        self._nano_usd = nano_usd
+        self._process_id = process_id
+        self._on_decision = on_decision
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if isinstance(reply, StoreUnavailable):
+            self._on_decision(reply)
+        else:
+            self._on_decision(
+                self._counters.parse_reply(reply, self._limits, self._tokens, self._nano_usd, self._process_id)
+            )
+
+
+class _SpendingReport:
+    """A report of money that Redis has not confirmed. It is deferred if it fails."""
+
+    __slots__ = ("_counters", "_is_repeat", "_spending")
+
+    def __init__(self, counters: RedisCounters, spending: Spending, *, is_repeat: bool = False) -> None:
+        self._counters = counters
+        self._spending = spending
+        self._is_repeat = is_repeat
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if isinstance(reply, StoreUnavailable):
+            is_uncertain = self._is_repeat or isinstance(reply, OutcomeUnknown)
+            self._counters.defer_spend(self._spending, is_uncertain=is_uncertain)
 
 
 def _redis_key(key_id: str) -> str:

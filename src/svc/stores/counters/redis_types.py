@@ -1,44 +1,60 @@
-"""The types of RedisCounters (`redis`). No implementation."""
+"""The types of RedisCounters (`redis`). No implementation. On the hot path."""
 
 from __future__ import annotations
 
-import msgspec
+from typing import Final
 
 from svc.stores.counters.base import LimitExceeded
 
 
-class RedisReservation(msgspec.Struct, frozen=True):
-    """A reservation in Redis, to be committed once, with the requests and tokens that remained after it."""
+class RedisReservation:
+    """A reservation in Redis, to be committed once, with the requests and tokens that remained after it. Immutable."""
 
-    key_id: str
-    process: str
-    second: int
-    tokens: int
-    nano_usd: int
-    has_budget: bool
-    has_concurrency: bool
-    requests_left: int
-    tokens_left: int
-    reset_seconds: float
-    """Seconds until this request leaves the window."""
-
-
-class CachedRejection(msgspec.Struct, frozen=True):
-    """The key is rejected until `until` (monotonic seconds), unless its request limit changes."""
-
-    request_limit: int
-    until: float
-    rejection: LimitExceeded
-
-
-class Spending(msgspec.Struct, frozen=True):
-    """Money whose report to Redis has an unknown outcome."""
-
-    key_id: str
-    process: str
-    number: int
-    nano_usd: int
+    def __init__(
+        self,
+        *,
+        key_id: str,
+        process: str,
+        second: int,
+        tokens: int,
+        nano_usd: int,
+        has_budget: bool,
+        has_concurrency: bool,
+        requests_left: int,
+        tokens_left: int,
+        reset_seconds: float,
+    ) -> None:
+        self.key_id: Final = key_id
+        self.process: Final = process
+        self.second: Final = second
+        self.tokens: Final = tokens
+        self.nano_usd: Final = nano_usd
+        self.has_budget: Final = has_budget
+        self.has_concurrency: Final = has_concurrency
+        self.requests_left: Final = requests_left
+        self.tokens_left: Final = tokens_left
+        self.reset_seconds: Final = reset_seconds
+        """Seconds until this request leaves the window."""
 
 
-class SpentRequired(msgspec.Struct, frozen=True):
+class CachedRejection:
+    """The key is rejected until `until` (monotonic seconds), unless its request limit changes. Immutable."""
+
+    def __init__(self, request_limit: int, until: float, rejection: LimitExceeded) -> None:
+        self.request_limit: Final = request_limit
+        self.until: Final = until
+        self.rejection: Final = rejection
+
+
+class Spending:
+    """Money of a key, with the number under which a process reports it to Redis. Immutable."""
+
+    def __init__(self, key_id: str, process: str, number: int, nano_usd: int) -> None:
+        self.key_id: Final = key_id
+        self.process: Final = process
+        self.number: Final = number
+        self.nano_usd: Final = nano_usd
+
+
+class SpentRequired:
     """The counters do not have the spent sum of the key. The caller must repeat the reservation with it."""

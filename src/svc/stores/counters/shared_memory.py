@@ -24,13 +24,8 @@ from struct import Struct
 from typing import Final
 
 from svc.errors import CommandFailed
-from svc.stores.counters.base import (
-    COUNTER_WINDOW_SECONDS,
-    PERIOD_CODES,
-    KeyLimits,
-    LimitExceeded,
-    LimitUsage,
-)
+from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, PERIOD_CODES, LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import KeyLimits
 
 SLOT_COUNT: Final = 16_384
 MAX_PROBES: Final = 16

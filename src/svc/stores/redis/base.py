@@ -95,13 +95,8 @@ class RedisClient(ABC):
     ) -> None:
         """Run a script as `send` does. It takes a second command if Redis has not cached the script."""
 
-        def retry_if_not_cached(reply: RedisReply | StoreUnavailable) -> None:
-            if type(reply) is RedisReplyError and reply.kind == "NOSCRIPT":
-                self.send(on_reply, "EVAL", script.source, len(keys), *keys, *arguments, on_slow=on_slow)
-            else:
-                on_reply(reply)
-
-        self.send(retry_if_not_cached, "EVALSHA", script.sha1, len(keys), *keys, *arguments, on_slow=on_slow)
+        call = _ScriptCall(self, on_reply, script.source, (len(keys), *keys, *arguments), on_slow)
+        self.send(call.on_reply, "EVALSHA", script.sha1, *call.arguments, on_slow=on_slow)
 
     async def execute(self, *arguments: CommandArgument) -> RedisReply:
         """Send a command and return the reply. Raises StoreUnavailable."""
@@ -116,6 +111,35 @@ class RedisClient(ABC):
         future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
         self.run_script(lambda reply: complete_future(future, reply), script, keys, arguments)
         return await future
+
+
+class _ScriptCall:
+    """A script that runs. It is sent with its source if Redis has not cached it.
+
+    A class, since a compiled function inside a method would be a reference cycle, which only the collector frees.
+    """
+
+    __slots__ = ("_client", "_on_reply", "_on_slow", "_source", "arguments")
+
+    def __init__(
+        self,
+        client: RedisClient,
+        on_reply: OnReply,
+        source: str,
+        arguments: tuple[CommandArgument, ...],
+        on_slow: OnSlow | None,
+    ) -> None:
+        self._client = client
+        self._on_reply = on_reply
+        self._source = source
+        self.arguments = arguments
+        self._on_slow = on_slow
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if type(reply) is RedisReplyError and reply.kind == "NOSCRIPT":
+            self._client.send(self._on_reply, "EVAL", self._source, *self.arguments, on_slow=self._on_slow)
+        else:
+            self._on_reply(reply)
 
 
 def complete_future(future: asyncio.Future[RedisReply], reply: RedisReply | StoreUnavailable) -> None:

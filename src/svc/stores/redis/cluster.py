@@ -105,16 +105,23 @@ class ClusterClient(RedisClient):
             on_reply(StoreUnavailable("No server of the cluster has this key."))
             return
 
-        def check_redirection(reply: RedisReply | StoreUnavailable) -> None:
-            if isinstance(reply, StoreUnavailable):
-                if type(reply) is RedisReplyError and redirections > 0:
-                    if self._redirect(reply, host, on_reply, arguments, on_slow, redirections - 1):
-                        return
-                else:
-                    self._refresh_requested.set()
-            on_reply(reply)
+        command = _SentCommand(self, host, on_reply, arguments, on_slow, redirections)
+        node.send(command.on_reply, *arguments, on_slow=on_slow)
 
-        node.send(check_redirection, *arguments, on_slow=on_slow)
+    def redirect_or_refresh(
+        self,
+        error: StoreUnavailable,
+        host: Host | None,
+        on_reply: OnReply,
+        arguments: tuple[CommandArgument, ...],
+        on_slow: OnSlow | None,
+        redirections: int,
+    ) -> bool:
+        """Send a failed command again, if its error says so. Return False if the error is the reply."""
+        if type(error) is RedisReplyError and redirections > 0:
+            return self._redirect(error, host, on_reply, arguments, on_slow, redirections - 1)
+        self._refresh_requested.set()
+        return False
 
     def _redirect(
         self,
@@ -202,6 +209,35 @@ class ClusterClient(RedisClient):
             if self._primaries[key_slot(key.encode())] == host:
                 return key
         return PROBE_KEY
+
+
+class _SentCommand:
+    """A command without a reply, which a redirection sends again."""
+
+    __slots__ = ("_arguments", "_client", "_host", "_on_reply", "_on_slow", "_redirections")
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        host: Host | None,
+        on_reply: OnReply,
+        arguments: tuple[CommandArgument, ...],
+        on_slow: OnSlow | None,
+        redirections: int,
+    ) -> None:
+        self._client = client
+        self._host = host
+        self._on_reply = on_reply
+        self._arguments = arguments
+        self._on_slow = on_slow
+        self._redirections = redirections
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        is_resent = isinstance(reply, StoreUnavailable) and self._client.redirect_or_refresh(
+            reply, self._host, self._on_reply, self._arguments, self._on_slow, self._redirections
+        )
+        if not is_resent:
+            self._on_reply(reply)
 
 
 def _slot_of(arguments: tuple[CommandArgument, ...]) -> int:

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from svc.gateway.limits.limit_errors import LimitReached, build_limit_error
-from svc.stores.counters.base import KeyLimits, LimitExceeded
+from svc.stores.counters.base import LimitExceeded
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.database.base import budget_period_end, budget_period_start
 
 DAY = 86_400.0

@@ -13,7 +13,8 @@ import pytest
 
 from svc.errors import CommandFailed
 from svc.stores.counters import shared_memory
-from svc.stores.counters.base import KeyLimits, LimitExceeded, LimitUsage
+from svc.stores.counters.base import LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 
 
@@ -64,7 +65,7 @@ def test_commit_slot_reassigned_to_another_key_changes_nothing(counters: SharedC
 WORKER = """
 import sys, time
 from pathlib import Path
-from svc.stores.counters.base import KeyLimits
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 counters = SharedCounters(Path(sys.argv[1]), worker=int(sys.argv[2]), workers=4)
 limits = KeyLimits(key_id="k", requests=600, concurrency=1000)

@@ -1,0 +1,33 @@
+"""The limits of a key, as all counters read them. On the hot path."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class KeyLimits:
+    """The limits of a key. 0 means no limit. `period_start` is in Unix seconds. Immutable.
+
+    The own limits of an ephemeral key have the id of its parent, and its period starts when it was issued.
+    """
+
+    def __init__(
+        self,
+        key_id: str,
+        *,
+        requests: int = 0,
+        tokens: int = 0,
+        concurrency: int = 0,
+        budget_nano_usd: int = 0,
+        period: str = "total",
+        period_start: int = 0,
+        parent_id: str = "",
+    ) -> None:
+        self.key_id: Final = key_id
+        self.requests: Final = requests
+        self.tokens: Final = tokens
+        self.concurrency: Final = concurrency
+        self.budget_nano_usd: Final = budget_nano_usd
+        self.period: Final = period
+        self.period_start: Final = period_start
+        self.parent_id: Final = parent_id
