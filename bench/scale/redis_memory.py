@@ -14,8 +14,7 @@ from typing import Any
 
 from tests.fakes.redis_server import RedisServer, send_command
 
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS
-from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_types import RedisReservation
 from svc.stores.redis.factory import open_redis

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, LimitExceeded, LimitUsage
-from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.base import LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation

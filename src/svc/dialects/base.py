@@ -80,6 +80,8 @@ class RequestBody:
     The first attempt at a backend of the client's own dialect sets it.
     """
 
+    has_only_text: bool = False
+    """True if all contents of the messages are known to be text. `decode_routing_info` sets it."""
     earlier_items: EarlierItems | None = None
     """Stored items that the request refers to."""
     earlier_tokens: int = 0

@@ -40,18 +40,24 @@ def is_null(value: msgspec.Raw) -> bool:
     return _read_first_byte(value) == _NULL_INITIAL
 
 
-def check_content(value: msgspec.Raw, path: str) -> None:
+def check_content(value: msgspec.Raw, path: str) -> bool:
     """Check that a client's value is a string or a list of parts, each with `type` and an optional string `text`.
 
-    Raises InvalidRequest with the field. `path` is the path of the value in the body.
+    Return whether it is only text. Raises InvalidRequest with the field. `path` is the path of the value in the body.
     """
-    if not is_text(value) and not _has_valid_parts(value):
+    if is_text(value):
+        return True
+    parts = _decode_parts(value)
+    if parts is None:
         decode_client_value(_CONTENT_DECODER, value, path)  # for the error
+        return False
+    return all(part.type == "text" for part in parts)
 
 
-def _has_valid_parts(value: msgspec.Raw) -> bool:
+def _decode_parts(value: msgspec.Raw) -> list[UndecodedPart] | None:
+    """Return the parts of a content, or None if they are invalid."""
     try:
         parts = _UNDECODED_PARTS_DECODER.decode(value)
     except msgspec.ValidationError:
-        return False
-    return all(is_text(part.text) or is_null(part.text) for part in parts)
+        return None
+    return parts if all(is_text(part.text) or is_null(part.text) for part in parts) else None

@@ -11,7 +11,7 @@ from typing import Final
 from svc.dialects.base import EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.endpoint import Codec, RequestDecoder
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.token_estimate import estimate_prompt_tokens
+from svc.dialects.token_estimate import estimate_body_tokens
 from svc.errors import ProviderFailed
 from svc.wire.usage import TokenUsage
 
@@ -36,7 +36,7 @@ class LocalTokenCount(Codec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        count = self._encode_count(estimate_prompt_tokens(body.raw, body.skeleton) + body.earlier_tokens)
+        count = self._encode_count(estimate_body_tokens(body) + body.earlier_tokens)
         response = EncodedResponse(count, NO_USAGE, "stop", profile.model, ESTIMATED_HEADER_LINE)
         return EncodedRequest(b"", local_response=response)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS
 from svc.stores.database.base import Database, LedgerEntry
 from svc.stores.database.entry_filter import EntryFilter, EntryPosition, SearchLimits
 from svc.wire.limit_state import LimitState

@@ -135,7 +135,7 @@ def test_completion_tokens_short_last_event_does_not_raise_estimate(last: bytes)
         ("क".encode() * 160, 100),
         ("🚀".encode() * 100, 200),
         (b'\\"' * 200, 200),  # an escaped quote: two bytes and one token
-        (b"\\u0439" * 280, 100),
+        (b"\\u0439" * 140, 50),
         (b"\\u8a9e" * 110, 100),
         (b"\\u0915" * 160, 100),
         (b"\\n" * 200, 100),
@@ -143,6 +143,10 @@ def test_completion_tokens_short_last_event_does_not_raise_estimate(last: bytes)
 )
 def test_prompt_tokens_each_script_uses_its_own_density(text: bytes, tokens: int) -> None:
     assert estimate_prompt_tokens(text) == pytest.approx(tokens, abs=1)
+
+
+def test_prompt_tokens_samples_cut_escapes_with_a_small_error() -> None:
+    assert estimate_prompt_tokens(b"\\u0439" * 28_000) == pytest.approx(10_000, rel=0.1)
 
 
 def test_prompt_tokens_long_text_is_proportional_to_size() -> None:

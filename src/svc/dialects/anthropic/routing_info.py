@@ -20,7 +20,7 @@ _COUNT_DECODER: Final = msgspec.json.Decoder(CountBody)
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
-    _check_contents(fields)
+    body.has_only_text = _check_contents(fields)
     response_format = fields.output_config.format if fields.output_config is not None else None
     if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:
         raise InvalidRequest("`output_config.format.schema` is required.", param="output_config.format.schema")
@@ -30,14 +30,17 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
 def decode_count_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information of a token count. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_COUNT_DECODER, body.raw)
-    _check_contents(fields)
+    body.has_only_text = _check_contents(fields)
     return RoutingInfo(model=fields.model, has_completion=False, is_metered=False)
 
 
-def _check_contents(fields: RoutingBody | CountBody) -> None:
+def _check_contents(fields: RoutingBody | CountBody) -> bool:
+    """Check the contents of the messages. Return whether all of them are text."""
+    has_only_text = True
     if not are_texts(fields.messages):
         for index, message in enumerate(fields.messages):
-            if not is_text(message.content):
-                check_content(message.content, f"messages[{index}].content")
+            if not is_text(message.content) and not check_content(message.content, f"messages[{index}].content"):
+                has_only_text = False
     if not is_text(fields.system) and not is_null(fields.system):
-        check_content(fields.system, "system")
+        has_only_text = check_content(fields.system, "system") and has_only_text
+    return has_only_text

@@ -21,10 +21,11 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
     model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
+    body.has_only_text = True
     if not are_texts(messages):
         for index, message in enumerate(messages):
-            if not is_text(message.content):
-                _check_content(message, f"messages[{index}].content")
+            if not is_text(message.content) and not _check_content(message, f"messages[{index}].content"):
+                body.has_only_text = False
     min_reserved_tokens, unbounded_field = 0, ""
     if rest != _UNSET_FIELDS:
         *limits, response_format = rest
@@ -42,12 +43,13 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     )
 
 
-def _check_content(message: RoutingMessage, path: str) -> None:
-    """Check a content that is not a text. Some roles need none."""
+def _check_content(message: RoutingMessage, path: str) -> bool:
+    """Check a content that is not a string. Some roles need none. Return whether it is only text."""
     if not is_null(message.content):
-        check_content(message.content, path)
-    elif message.role not in ("assistant", "function"):
+        return check_content(message.content, path)
+    if message.role not in ("assistant", "function"):
         raise InvalidRequest(f"`{path}` is required for the role `{message.role}`.", param=path)
+    return True
 
 
 def _check_response_format(response_format: RoutingFormat) -> None:

@@ -31,8 +31,8 @@ from svc.gateway.limits.limit_errors import (
 from svc.gateway.limits.reservation import EphemeralReservation, MirroredReservation, Reservation
 from svc.gateway.routing.backends import Backend
 from svc.settings import LimitSettings
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, LimitExceeded, LimitUsage
-from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.base import LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.counters.shared_memory import SharedCounters

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS
 from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import Database, LedgerEntry, StoreUnavailable
 from svc.stores.database.thread import DatabaseThread

@@ -11,7 +11,7 @@ from svc.gateway.observability.refusals import RefusedRequest, count_refused
 from svc.keys.request_search import format_millis
 from svc.keys.usage_query import list_attempts
 from svc.ledger_queries.explanation_facts import LimitUse, read_limit_use, read_pace
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS
 from svc.stores.database.base import Database, LedgerEntry
 
 

@@ -33,7 +33,10 @@ LATENCY_AVERAGE_WEIGHT: Final = 0.05
 UNTIMED: Final = -1.0
 """Seconds of a response that is not comparable to others, such as a token count."""
 
-TOTAL_COLUMN, FAILED_COLUMN, SLOW_COLUMN, OUTAGE_COLUMN = 0, 1, 2, 3
+TOTAL_COLUMN: Final = 0
+FAILED_COLUMN: Final = 1
+SLOW_COLUMN: Final = 2
+OUTAGE_COLUMN: Final = 3
 
 
 def worst_state(states: Iterable[BreakerState]) -> BreakerState:

@@ -15,7 +15,7 @@ from typing import Final
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.token_estimate import MIN_BYTES_PER_TOKEN, estimate_prompt_tokens
+from svc.dialects.token_estimate import MIN_BYTES_PER_TOKEN, estimate_body_tokens
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.routing.accounts import RATE_LIMIT_WINDOW_SECONDS, choose_account, remaining_share
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
@@ -283,4 +283,4 @@ def fits_context_window(backend: Backend, body: RequestBody, routing_info: Routi
         output_tokens = min(output_tokens, backend.profile.max_output_tokens)
     if not body.earlier_tokens and len(body.raw) <= (window - output_tokens) * MIN_BYTES_PER_TOKEN:  # nearly always
         return True
-    return estimate_prompt_tokens(body.raw, body.skeleton) + body.earlier_tokens + output_tokens <= window
+    return estimate_body_tokens(body) + body.earlier_tokens + output_tokens <= window

@@ -9,7 +9,8 @@ from svc.gateway.routing.sliding_window import SlidingWindow
 RETRY_WINDOW_SECONDS: Final = 10.0
 MIN_RETRIES_PER_WINDOW: Final = 10
 """Retries in the window that are always allowed."""
-REQUESTS_COLUMN, RETRIES_COLUMN = 0, 1
+REQUESTS_COLUMN: Final = 0
+RETRIES_COLUMN: Final = 1
 
 
 class RetryBudget:

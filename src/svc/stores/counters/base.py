@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-COUNTER_WINDOW_SECONDS = 61
-"""One-second buckets of a window. 61 buckets contain any interval of 60 seconds."""
-PERIOD_CODES = {"day": 1, "month": 2, "total": 3}
-
 
 class LimitUsage(msgspec.Struct, frozen=True):
     """The current usage of a key: the last minute, and the requests in flight."""

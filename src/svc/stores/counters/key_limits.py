@@ -1,8 +1,12 @@
-"""The limits of a key, as all counters read them. On the hot path."""
+"""The limits of a key and the constants that all counters share. On the hot path."""
 
 from __future__ import annotations
 
 from typing import Final
+
+COUNTER_WINDOW_SECONDS: Final = 61
+"""One-second buckets of a window. 61 buckets contain any interval of 60 seconds."""
+PERIOD_CODES: Final = {"day": 1, "month": 2, "total": 3}
 
 
 class KeyLimits:

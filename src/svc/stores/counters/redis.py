@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
-from svc.stores.counters.base import PERIOD_CODES, LimitExceeded, LimitUsage
-from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.base import LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import PERIOD_CODES, KeyLimits
 from svc.stores.counters.redis_types import CachedRejection, RedisReservation, Spending, SpentRequired
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OnReply, OnSlow, OutcomeUnknown, RedisClient, RedisReply

@@ -24,25 +24,23 @@ from struct import Struct
 from typing import Final
 
 from svc.errors import CommandFailed
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, PERIOD_CODES, LimitExceeded, LimitUsage
-from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.base import LimitExceeded, LimitUsage
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, PERIOD_CODES, KeyLimits
 
 SLOT_COUNT: Final = 16_384
 MAX_PROBES: Final = 16
 PERIOD_START_UNKNOWN: Final = -1
 """The period start while the sum spent in the period is not loaded."""
 
-(
-    _KEY_HASH,
-    _LAST_USED,
-    _NEWEST_SECOND,
-    _REQUEST_SUM,
-    _TOKEN_SUM,
-    _SPENT_NANO_USD,
-    _PERIOD_START,
-    _PERIOD_CODE,
-    HEAD_WORDS,
-) = range(9)
+_KEY_HASH: Final = 0
+_LAST_USED: Final = 1
+_NEWEST_SECOND: Final = 2
+_REQUEST_SUM: Final = 3
+_TOKEN_SUM: Final = 4
+_SPENT_NANO_USD: Final = 5
+_PERIOD_START: Final = 6
+_PERIOD_CODE: Final = 7
+HEAD_WORDS: Final = 8
 _REQUEST_SECONDS: Final = HEAD_WORDS
 _TOKEN_SECONDS: Final = HEAD_WORDS + COUNTER_WINDOW_SECONDS
 _WORKER_PAIRS: Final = HEAD_WORDS + 2 * COUNTER_WINDOW_SECONDS
@@ -65,6 +63,11 @@ def _allocate(fd: int, path: Path, length: int) -> None:
         path.unlink(missing_ok=True)
         needed = f"The counters that workers share need {length // 2**20} MiB in {path.parent}"
         raise CommandFailed(f"{needed}: {error.strerror}.") from error
+
+
+def _has_period(head: tuple[int, ...], limits: KeyLimits) -> bool:
+    """Return whether a slot has the sum that was spent in a period of this kind."""
+    return head[_PERIOD_START] != PERIOD_START_UNKNOWN and head[_PERIOD_CODE] == PERIOD_CODES[limits.period]
 
 
 class SharedMemoryReservation:
@@ -134,9 +137,9 @@ class SharedCounters:
     def needs_spent(self, limits: KeyLimits) -> bool:
         """Return whether `set_spent` must be called before the budget of the key can be enforced."""
         slot, key_hash = self._slot_for_key(limits.key_id)
-        words, base = self._words, slot * self._slot_words  # without a lock: `set_spent` and `reserve` check again
-        unknown = words[base + _KEY_HASH] != key_hash or words[base + _PERIOD_START] == PERIOD_START_UNKNOWN
-        return unknown or words[base + _PERIOD_CODE] != PERIOD_CODES[limits.period]
+        # Without a lock: `set_spent` and `reserve` check again.
+        head: tuple[int, ...] = _read_head(self._mmap, 8 * slot * self._slot_words)
+        return head[_KEY_HASH] != key_hash or not _has_period(head, limits)
 
     def get_spent_nano_usd(self, limits: KeyLimits) -> int:
         """Return the nano-USD that are recorded as spent in the key's period."""
@@ -289,8 +292,10 @@ class SharedCounters:
             if limits.concurrency and running >= limits.concurrency:
                 return "concurrency", 1.0
             if limits.budget_nano_usd:
-                self._try_roll_period(base, limits)
-                needed_nano_usd = self._words[base + _SPENT_NANO_USD] + max(1, nano_usd)
+                spent_nano_usd = head[_SPENT_NANO_USD]
+                if limits.period_start > head[_PERIOD_START] and self._try_roll_period(base, limits):
+                    spent_nano_usd = 0
+                needed_nano_usd = spent_nano_usd + max(1, nano_usd)
                 if needed_nano_usd > limits.budget_nano_usd:
                     return "budget", math.inf
                 if (

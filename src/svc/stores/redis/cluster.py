@@ -14,6 +14,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from redis.crc import key_slot
 
@@ -25,14 +26,14 @@ from svc.stores.redis.discovery import Host, SlotRange, read_slots
 
 log = logging.getLogger("svc.stores")
 
-SLOTS = 16_384
-REFRESH_SECONDS = 5.0
+SLOTS: Final = 16_384
+REFRESH_SECONDS: Final = 5.0
 """The interval at which the slots are read again."""
-MIN_REFRESH_SECONDS = 0.2
+MIN_REFRESH_SECONDS: Final = 0.2
 """The interval while a server is down, or after a redirection."""
-MAX_REDIRECTIONS = 5
-RETRY_SECONDS = 0.01
-MAX_PROBE_KEYS = 100_000
+MAX_REDIRECTIONS: Final = 5
+RETRY_SECONDS: Final = 0.01
+MAX_PROBE_KEYS: Final = 100_000
 
 
 class ClusterClient(RedisClient):

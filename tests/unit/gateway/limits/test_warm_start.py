@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from svc.gateway.limits.warm_start import count_recent_entries, warm_start_counters
-from svc.stores.counters.base import COUNTER_WINDOW_SECONDS, LimitUsage
-from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.base import LimitUsage
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
 from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_state_database
