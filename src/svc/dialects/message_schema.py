@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -28,3 +28,10 @@ class MessagePart(msgspec.Struct, gc=False):
 
     type: str
     text: str | None = None
+
+
+class CacheControl(msgspec.Struct):
+    """Anthropic's `cache_control` of a part or a tool."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None

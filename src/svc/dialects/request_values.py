@@ -5,9 +5,9 @@ from __future__ import annotations
 import binascii
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import Meta
 
+from svc.dialects.message_schema import CacheControl
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
 
@@ -27,15 +27,10 @@ AnthropicToolName = Annotated[str, Meta(min_length=1, pattern="^[a-zA-Z0-9_-]{1,
 """The name of a tool in Anthropic's API (docs.anthropic.com, "Tool use")."""
 
 
-class _CacheControl(msgspec.Struct):
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
 def check_cache_control(value: dict[str, Any] | None, path: str) -> None:
     """Check Anthropic's `cache_control` of a part or a tool at `path`. Raises InvalidRequest."""
     if value is not None:
-        convert_client_value(value, _CacheControl, f"{path}.cache_control".removeprefix("."))
+        convert_client_value(value, CacheControl, f"{path}.cache_control".removeprefix("."))
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> None:

@@ -69,7 +69,10 @@ def decode_skeleton(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, by
 
 def decode_client_object(raw: bytes) -> dict[str, Any]:
     """Decode a client's complete body to a dictionary. Raises InvalidRequest."""
-    return decode_client_json(_OBJECT_DECODER, raw)
+    try:
+        return _OBJECT_DECODER.decode(raw)  # decodes all strings, and so validates their UTF-8
+    except _DECODE_ERRORS as fault:
+        raise to_invalid_request(fault, raw=raw) from None
 
 
 def decode_client_fields(raw: bytes) -> dict[str, Any]:
@@ -180,7 +183,10 @@ def decode_upstream_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
 
 def decode_upstream_object(raw: bytes) -> dict[str, Any]:
     """Decode an upstream's JSON object. Raises ProviderFailed."""
-    return decode_upstream_json(_OBJECT_DECODER, raw)
+    try:
+        return _OBJECT_DECODER.decode(raw)
+    except _DECODE_ERRORS:
+        raise ProviderFailed("The provider sent an invalid response.") from None
 
 
 _MODEL_DECODER: Final = msgspec.json.Decoder(ModelField)

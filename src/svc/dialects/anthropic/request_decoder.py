@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
 
+from svc.dialects.anthropic.chat_schema import (
+    Citations,
+    ImageSource,
+    RequestBlock,
+    RequestFields,
+    RequestMessage,
+    RequestOutputConfig,
+    RequestTool,
+    RequestToolChoice,
+)
 from svc.dialects.anthropic.documents import decode_document
 from svc.dialects.anthropic.request_rules import check_hints, check_thinking, check_tool_names
-from svc.dialects.anthropic.request_schema import MAX_REQUESTED_TOKENS
-from svc.dialects.request_values import (
-    MAX_INTEGER,
-    AnthropicToolName,
-    CalledName,
-    Effort,
-    MediaType,
-    check_base64,
-    check_cache_control,
-    check_link,
-)
+from svc.dialects.request_values import check_base64, check_cache_control, check_link
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -39,92 +38,8 @@ from svc.wire.chat import (
     ToolResult,
 )
 
-NonEmptyText = Annotated[str, Meta(min_length=1)]
-
-
-class _Citations(msgspec.Struct):
-    enabled: bool | None = None
-
-
-class _ImageSource(msgspec.Struct):
-    type: str
-    media_type: MediaType | None = None
-    data: str | None = None
-    url: str | None = None
-
-
-class _RequestBlock(msgspec.Struct):
-    type: str
-    text: str | None = None
-    source: Any = None
-    title: str | None = None
-    context: str | None = None
-    citations: dict[str, Any] | None = None
-    thinking: str | None = None
-    signature: str | None = None
-    data: str | None = None
-    id: str | None = None
-    name: CalledName | None = None
-    input: dict[str, Any] | None = None
-    tool_use_id: str | None = None
-    content: Any = None
-    is_error: bool | None = None
-    cache_control: dict[str, Any] | None = None
-
-
-class _RequestMessage(msgspec.Struct):
-    role: Literal["user", "assistant", "system"]
-    content: str | list[_RequestBlock]
-
-
-class _RequestTool(msgspec.Struct):
-    name: AnthropicToolName
-    type: str | None = None
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
-    strict: bool | None = None
-    cache_control: dict[str, Any] | None = None
-
-
-class _RequestToolChoice(msgspec.Struct):
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
-class _RequestMetadata(msgspec.Struct):
-    user_id: str | None = None
-
-
-class _RequestFormat(msgspec.Struct):
-    type: Literal["json_schema"]
-    schema: dict[str, Any]
-
-
-class _RequestOutputConfig(msgspec.Struct):
-    effort: Effort | None = None
-    format: _RequestFormat | None = None
-
-
-class _RequestBody(msgspec.Struct):
-    model: NonEmptyText
-    messages: Annotated[list[_RequestMessage], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
-    system: str | list[_RequestBlock] | None = None
-    stream: bool | None = None
-    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
-    stop_sequences: list[NonEmptyText] | None = None
-    tools: list[_RequestTool] | None = None
-    tool_choice: _RequestToolChoice | None = None
-    thinking: dict[str, Any] | None = None
-    metadata: _RequestMetadata | None = None
-    output_config: _RequestOutputConfig | None = None
-
-
-_KNOWN_FIELDS: Final = frozenset(_RequestBody.__struct_fields__)
-_OUTPUT_CONFIG_FIELDS: Final = frozenset(_RequestOutputConfig.__struct_fields__)
+_KNOWN_FIELDS: Final = frozenset(RequestFields.__struct_fields__)
+_OUTPUT_CONFIG_FIELDS: Final = frozenset(RequestOutputConfig.__struct_fields__)
 _BLOCK_ROLES: Final = {
     "tool_use": "assistant",
     "tool_result": "user",
@@ -143,7 +58,7 @@ _TOOL_CHOICE_MODES: Final[dict[str, Literal["auto", "none", "required", "tool"]]
 def decode_request(raw: bytes) -> ChatRequest:
     """Decode a request. Raises InvalidRequest with the field, also for features that only this dialect has."""
     fields = decode_client_object(raw)
-    body = convert_client_value(fields, _RequestBody, "")
+    body = convert_client_value(fields, RequestFields, "")
     check_hints(fields)
     messages = [_decode_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
     _check_roles_and_results(body.messages)
@@ -154,7 +69,7 @@ def decode_request(raw: bytes) -> ChatRequest:
         _reject_other_types(body.system, ("text",), "system")
         messages.insert(0, ChatMessage("system", _decode_parts(body.system, "system")))
     choice = body.tool_choice
-    config = body.output_config or _RequestOutputConfig()
+    config = body.output_config or RequestOutputConfig()
     return ChatRequest(
         model=body.model,
         messages=messages,
@@ -178,7 +93,7 @@ def decode_request(raw: bytes) -> ChatRequest:
     )
 
 
-def _omitted_fields(body: _RequestBody, config: dict[str, Any]) -> list[str]:
+def _omitted_fields(body: RequestFields, config: dict[str, Any]) -> list[str]:
     """Return paths of fields that no other dialect has and that do not change the format of the response."""
     blocks = [block for message in body.messages if not isinstance(message.content, str) for block in message.content]
     results = [block.content for block in blocks if block.type == "tool_result" and isinstance(block.content, list)]
@@ -191,7 +106,7 @@ def _omitted_fields(body: _RequestBody, config: dict[str, Any]) -> list[str]:
     return names + (["messages[].citations"] if any(citations for _, citations in documents) else [])
 
 
-def _check_roles_and_results(messages: list[_RequestMessage]) -> None:
+def _check_roles_and_results(messages: list[RequestMessage]) -> None:
     """Raise InvalidRequest for a block in a message of another role, or a result without an earlier call."""
     called: set[str | None] = set()
     for index, message in enumerate(messages):
@@ -208,25 +123,25 @@ def _check_roles_and_results(messages: list[_RequestMessage]) -> None:
                 raise InvalidRequest(text, param=f"{path}.tool_use_id")
 
 
-def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
+def _decode_message(message: RequestMessage, path: str) -> ChatMessage:
     return ChatMessage(message.role, _decode_parts(message.content, f"{path}.content"))
 
 
-def _decode_parts(content: str | list[_RequestBlock], path: str) -> list[ContentPart]:
+def _decode_parts(content: str | list[RequestBlock], path: str) -> list[ContentPart]:
     if isinstance(content, str):
         return [TextPart(content)]
     return [part for index, block in enumerate(content) for part in _decode_block(block, f"{path}[{index}]")]
 
 
-def _decode_block(block: _RequestBlock, path: str) -> list[ContentPart]:
+def _decode_block(block: RequestBlock, path: str) -> list[ContentPart]:
     """Decode a block to one part, or to the parts of a document that consists of blocks."""
     check_cache_control(block.cache_control, path)
     if block.citations is not None:
-        convert_client_value(block.citations, _Citations, f"{path}.citations")
+        convert_client_value(block.citations, Citations, f"{path}.citations")
     source = block.source
     if block.type == "document" and isinstance(source, dict) and source.get("type") == "content":
-        content_type: Any = str | list[_RequestBlock]
-        content: str | list[_RequestBlock] = convert_client_value(
+        content_type: Any = str | list[RequestBlock]
+        content: str | list[RequestBlock] = convert_client_value(
             source.get("content"), content_type, f"{path}.source.content"
         )
         _reject_other_types(content, ("text", "image"), f"{path}.source.content")
@@ -234,7 +149,7 @@ def _decode_block(block: _RequestBlock, path: str) -> list[ContentPart]:
     return [_decode_part(block, path)]
 
 
-def _decode_part(block: _RequestBlock, path: str) -> ContentPart:
+def _decode_part(block: RequestBlock, path: str) -> ContentPart:
     match block.type:
         case "text":
             return TextPart(_require_field(block.text, path, "text"), block.cache_control)
@@ -266,9 +181,9 @@ def _unsupported_type_error(type_name: str, path: str) -> InvalidRequest:
     return InvalidRequest(message, param=f"{path}.type")
 
 
-def _decode_image(block: _RequestBlock, path: str) -> ImagePart:
-    source_type: Any = _ImageSource | None
-    source: _ImageSource | None = convert_client_value(block.source, source_type, f"{path}.source")
+def _decode_image(block: RequestBlock, path: str) -> ImagePart:
+    source_type: Any = ImageSource | None
+    source: ImageSource | None = convert_client_value(block.source, source_type, f"{path}.source")
     if source is not None and source.type == "base64" and source.media_type and source.data is not None:
         data = check_base64(source.data, f"{path}.source.data")
         return ImagePart(media_type=source.media_type, data=data, cache=block.cache_control)
@@ -277,9 +192,9 @@ def _decode_image(block: _RequestBlock, path: str) -> ImagePart:
     raise InvalidRequest(f"`{path}.source` must be a link or base64 data of an image.", param=f"{path}.source")
 
 
-def _decode_tool_result(block: _RequestBlock, path: str) -> ToolResult:
-    content_type: Any = str | list[_RequestBlock] | None
-    content: str | list[_RequestBlock] | None = convert_client_value(block.content, content_type, f"{path}.content")
+def _decode_tool_result(block: RequestBlock, path: str) -> ToolResult:
+    content_type: Any = str | list[RequestBlock] | None
+    content: str | list[RequestBlock] | None = convert_client_value(block.content, content_type, f"{path}.content")
     _reject_other_types(content or [], ("text", "image", "document"), f"{path}.content")
     parts = [
         part
@@ -291,14 +206,14 @@ def _decode_tool_result(block: _RequestBlock, path: str) -> ToolResult:
     )
 
 
-def _reject_other_types(content: str | list[_RequestBlock], allowed_types: Collection[str], path: str) -> None:
+def _reject_other_types(content: str | list[RequestBlock], allowed_types: Collection[str], path: str) -> None:
     """Raise InvalidRequest for a block of another type. It is not decoded first, since its depth is unlimited."""
     for index, block in enumerate([] if isinstance(content, str) else content):
         if block.type not in allowed_types:
             raise _unsupported_type_error(block.type, f"{path}[{index}]")
 
 
-def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
+def _decode_tool(tool: RequestTool, path: str) -> ToolDefinition:
     if tool.type not in (None, "custom"):
         message = f"`{path}.type`: the provider of this model has no tool of the type `{tool.type[:50]}`."
         raise InvalidRequest(message, param=f"{path}.type")
@@ -311,7 +226,7 @@ def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
     return ToolDefinition(tool.name, tool.description, tool.input_schema, tool.strict, tool.cache_control)
 
 
-def _decode_tool_choice(choice: _RequestToolChoice, tools: list[ToolDefinition]) -> ToolChoice | None:
+def _decode_tool_choice(choice: RequestToolChoice, tools: list[ToolDefinition]) -> ToolChoice | None:
     """Decode `tool_choice`. Returns None without tools: other APIs reject any choice then."""
     if choice.type == "tool" and not choice.name:
         raise InvalidRequest("`tool_choice.name` is required.", param="tool_choice.name")

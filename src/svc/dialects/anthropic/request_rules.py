@@ -6,11 +6,9 @@ Public documents: platform.claude.com/docs/en/api/messages, "Thinking", "Prompt 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
-from msgspec import Meta
-
+from svc.dialects.anthropic.chat_schema import HintFields, OpenAIHints, ThinkingSettings
 from svc.dialects.request_values import MAX_INTEGER, check_cache_control, check_metadata
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
@@ -22,39 +20,9 @@ UNLIMITED_TOP_K: Final = -1
 """Some servers of the OpenAI dialect take this `top_k` as no limit, which is the default."""
 
 
-class _Thinking(msgspec.Struct):
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int, Meta(le=MAX_INTEGER)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
-
-
-class _HintFields(msgspec.Struct):
-    service_tier: Literal["auto", "standard_only"] | None = None
-    cache_control: dict[str, Any] | None = None
-    context_management: dict[str, Any] | None = None
-    inference_geo: str | None = None
-
-
-class _OpenAIHints(msgspec.Struct):
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    logit_bias: dict[str, float] | None = None
-    store: bool | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: str | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-    prediction: dict[str, Any] | None = None
-    web_search_options: dict[str, Any] | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-
-
 def check_hints(fields: dict[str, Any]) -> None:
     """Check the fields that are left out because no other dialect has them. Raises InvalidRequest."""
-    check_cache_control(convert_client_value(fields, _HintFields, "").cache_control, "")
+    check_cache_control(convert_client_value(fields, HintFields, "").cache_control, "")
 
 
 def check_thinking(thinking: dict[str, Any] | None, max_tokens: int, *, has_tools: bool) -> None:
@@ -64,7 +32,7 @@ def check_thinking(thinking: dict[str, Any] | None, max_tokens: int, *, has_tool
     """
     if thinking is None:
         return
-    settings = convert_client_value(thinking, _Thinking, "thinking")
+    settings = convert_client_value(thinking, ThinkingSettings, "thinking")
     if settings.type != "enabled":
         return
     budget, path = settings.budget_tokens, "thinking.budget_tokens"
@@ -91,7 +59,7 @@ def check_openai_request(request: ChatRequest, max_tokens: int) -> None:
 
     An upstream of the client's own dialect may accept it, so that the request's decoder does not check it.
     """
-    check_metadata(convert_client_value(request.extra, _OpenAIHints, "").metadata)
+    check_metadata(convert_client_value(request.extra, OpenAIHints, "").metadata)
     check_tool_names(request.tools, "function.name")
     check_thinking(request.thinking, max_tokens, has_tools=bool(request.tools))
     if request.top_k is not None and not UNLIMITED_TOP_K <= request.top_k <= MAX_INTEGER:

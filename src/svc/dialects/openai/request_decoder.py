@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-import msgspec
-from msgspec import Meta
-
-from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
-from svc.dialects.openai.request_schema import MAX_REQUESTED_TOKENS, StreamOptions
-from svc.dialects.request_values import CalledName, Effort, FunctionName, check_base64, check_cache_control
+from svc.dialects.openai.chat_schema import (
+    ImageUrl,
+    RequestFields,
+    RequestFormat,
+    RequestMessage,
+    RequestPart,
+    RequestTool,
+    RequestToolChoice,
+)
+from svc.dialects.openai.documents import DATA_URL_PATTERN, decode_file
+from svc.dialects.request_values import check_base64, check_cache_control
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -32,110 +37,7 @@ from svc.wire.chat import (
 T = TypeVar("T")
 
 
-class _ImageUrl(msgspec.Struct):
-    url: str
-    detail: str | None = None
-
-
-class _RequestPart(msgspec.Struct):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    image_url: _ImageUrl | str | None = None
-    file: FilePayload | None = None
-    cache_control: dict[str, Any] | None = None
-
-
-class _CalledFunction(msgspec.Struct):
-    name: CalledName
-    arguments: str = ""
-
-
-class _RequestToolCall(msgspec.Struct):
-    id: Annotated[str, Meta(min_length=1)]
-    function: _CalledFunction | None = None
-    type: str = "function"
-    cache_control: dict[str, Any] | None = None
-
-
-class _RequestThinkingBlock(msgspec.Struct):
-    type: Literal["thinking", "redacted_thinking"]
-    thinking: str = ""
-    signature: str | None = None
-    data: str = ""
-
-
-class _RequestMessage(msgspec.Struct):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[_RequestPart] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    thinking_blocks: list[_RequestThinkingBlock] | None = None
-    tool_calls: list[_RequestToolCall] | None = None
-    function_call: Any = None
-    tool_call_id: str | None = None
-    cache_control: dict[str, Any] | None = None
-
-
-class _FunctionDefinition(msgspec.Struct):
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    cache_control: dict[str, Any] | None = None
-
-
-class _RequestTool(msgspec.Struct):
-    type: str
-    function: _FunctionDefinition | None = None
-    cache_control: dict[str, Any] | None = None
-
-
-class _FunctionName(msgspec.Struct):
-    name: str
-
-
-class _RequestToolChoice(msgspec.Struct):
-    type: str
-    function: _FunctionName | None = None
-
-
-class _RequestJsonSchema(msgspec.Struct):
-    name: str | None = None
-    schema: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class _RequestFormat(msgspec.Struct):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _RequestJsonSchema | None = None
-
-
-_TokenLimit = Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
-
-
-class _RequestBody(msgspec.Struct):
-    model: Annotated[str, Meta(min_length=1)]
-    messages: Annotated[list[_RequestMessage], Meta(min_length=1)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: _TokenLimit | None = None
-    max_completion_tokens: _TokenLimit | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: int | None = None
-    stop: str | list[str] | None = None
-    tools: list[_RequestTool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _RequestToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    response_format: _RequestFormat | None = None
-    reasoning_effort: Effort | None = None
-    thinking: dict[str, Any] | None = None
-    user: str | None = None
-
-
-_KNOWN_FIELDS: Final = frozenset(_RequestBody.__struct_fields__)
+_KNOWN_FIELDS: Final = frozenset(RequestFields.__struct_fields__)
 
 
 def decode_request(raw: bytes) -> ChatRequest:
@@ -144,7 +46,7 @@ def decode_request(raw: bytes) -> ChatRequest:
     choice = fields.get("tool_choice")
     if isinstance(choice, str):  # a union with a literal would give a vague message
         convert_client_value(choice, _TOOL_CHOICE_WORDS, "tool_choice")
-    body = convert_client_value(fields, _RequestBody, "")
+    body = convert_client_value(fields, RequestFields, "")
     options = body.stream_options
     stop = body.stop or []
     return ChatRequest(
@@ -172,7 +74,7 @@ def decode_request(raw: bytes) -> ChatRequest:
 _TOOL_CHOICE_WORDS: Final[Any] = Literal["auto", "none", "required"]
 
 
-def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
+def _decode_message(message: RequestMessage, path: str) -> ChatMessage:
     check_cache_control(message.cache_control, path)
     if message.role == "function":
         raise InvalidRequest(
@@ -193,13 +95,13 @@ def _decode_message(message: _RequestMessage, path: str) -> ChatMessage:
     return ChatMessage(message.role, parts, message.name)
 
 
-def _decode_parts(message: _RequestMessage, path: str) -> list[ContentPart]:
+def _decode_parts(message: RequestMessage, path: str) -> list[ContentPart]:
     if isinstance(message.content, str):
         return [TextPart(message.content, message.cache_control)]
     return [_decode_part(part, f"{path}.content[{index}]") for index, part in enumerate(message.content or [])]
 
 
-def _decode_part(part: _RequestPart, path: str) -> ContentPart:
+def _decode_part(part: RequestPart, path: str) -> ContentPart:
     check_cache_control(part.cache_control, path)
     if part.type in ("text", "input_text") and part.text is not None:
         return TextPart(part.text, part.cache_control)
@@ -216,7 +118,7 @@ def _decode_part(part: _RequestPart, path: str) -> ContentPart:
     )
 
 
-def _decode_image(image: _ImageUrl | str, cache: dict[str, Any] | None, path: str) -> ImagePart:
+def _decode_image(image: ImageUrl | str, cache: dict[str, Any] | None, path: str) -> ImagePart:
     url, detail = (image, None) if isinstance(image, str) else (image.url, image.detail)
     if url.startswith(("https://", "http://")):
         return ImagePart(url=url, detail=detail, cache=cache)
@@ -227,14 +129,14 @@ def _decode_image(image: _ImageUrl | str, cache: dict[str, Any] | None, path: st
     return ImagePart(media_type=match.group(1).lower(), data=data, detail=detail, cache=cache)
 
 
-def _decode_tool_result(message: _RequestMessage, parts: list[ContentPart], path: str) -> ToolResult:
+def _decode_tool_result(message: RequestMessage, parts: list[ContentPart], path: str) -> ToolResult:
     if not message.tool_call_id:
         raise InvalidRequest(f"`{path}.tool_call_id` is required.", param=f"{path}.tool_call_id")
     content = [part for part in parts if isinstance(part, TextPart | ImagePart | DocumentPart)]
     return ToolResult(message.tool_call_id, content, cache=message.cache_control)
 
 
-def _decode_thinking(message: _RequestMessage) -> list[ContentPart]:
+def _decode_thinking(message: RequestMessage) -> list[ContentPart]:
     if message.thinking_blocks:
         return [
             ThinkingPart(block.thinking, block.signature)
@@ -245,7 +147,7 @@ def _decode_thinking(message: _RequestMessage) -> list[ContentPart]:
     return [ThinkingPart(message.reasoning_content)] if message.reasoning_content else []
 
 
-def _decode_tool_calls(message: _RequestMessage, path: str) -> list[ContentPart]:
+def _decode_tool_calls(message: RequestMessage, path: str) -> list[ContentPart]:
     parts: list[ContentPart] = [RefusalPart(message.refusal)] if message.refusal else []
     for index, call in enumerate(message.tool_calls or []):
         call_path = f"{path}.tool_calls[{index}]"
@@ -265,7 +167,7 @@ def _require_function(definition: T | None, tool_type: str, path: str) -> T:
     return definition
 
 
-def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
+def _decode_tool(tool: RequestTool, path: str) -> ToolDefinition:
     definition = _require_function(tool.function, tool.type, path)
     check_cache_control(tool.cache_control, path)
     check_cache_control(definition.cache_control, f"{path}.function")
@@ -278,13 +180,13 @@ def _decode_tool(tool: _RequestTool, path: str) -> ToolDefinition:
     )
 
 
-def _decode_tool_choice(choice: Literal["auto", "none", "required"] | _RequestToolChoice | None) -> ToolChoice | None:
-    if isinstance(choice, _RequestToolChoice):
+def _decode_tool_choice(choice: Literal["auto", "none", "required"] | RequestToolChoice | None) -> ToolChoice | None:
+    if isinstance(choice, RequestToolChoice):
         return ToolChoice("tool", _require_function(choice.function, choice.type, "tool_choice").name)
     return ToolChoice(choice) if choice else None
 
 
-def _decode_response_format(response_format: _RequestFormat | None) -> ResponseFormat | None:
+def _decode_response_format(response_format: RequestFormat | None) -> ResponseFormat | None:
     if response_format is None:
         return None
     schema = response_format.json_schema
