@@ -28,6 +28,7 @@ from tests.fakes.redis_server import RedisServer
 from tests.fakes.tcp_proxy import TcpProxy
 
 from svc.dialects.base import RequestBody
+from svc.dialects.openai.routing_info import decode_routing_info
 from svc.dialects.routing_info import RoutingInfo
 from svc.gateway.accounting.cost import PriceTable
 from svc.gateway.limits.rate_limiter import RateLimiter
@@ -46,7 +47,7 @@ MEASUREMENT_TIMEOUT_SECONDS = 60
 KEYS = [ApiKey(f"k{n}", "key", rpm=10**8, tpm=10**9, concurrency=10**5, budget_usd=10**6) for n in range(16)]
 MODEL = ModelSettings(id="m", max_output_tokens=1000, input_price=1.0, output_price=10.0)
 TRAFFIC = Traffic(seed=61, model="m")
-BODIES = [TRAFFIC.body() for _ in range(61)]
+BODIES = [RequestBody(TRAFFIC.body()) for _ in range(61)]
 
 
 def open_redis(url: str) -> Any:
@@ -86,7 +87,7 @@ async def measure(kind: str, server: RedisServer, folder: Path, outstanding: int
                 if kind == "none":
                     loop.call_soon(finish, None)
                 else:
-                    body = RequestBody(BODIES[started % len(BODIES)])
+                    body = BODIES[started % len(BODIES)]
                     limiter.admit(KEYS[started % 16], info, body, backends, on_admission)
 
             def on_admission(reservation: Any) -> None:
@@ -140,7 +141,7 @@ async def measure_waits(fault: str, folder: Path, seconds: float) -> list[float]
                     waits.append((loop.time() - sent_at) * 1000)
                     loop.call_later(0.1, reservation.commit, 100, 0.0)
 
-                limiter.admit(key, info, RequestBody(BODIES[count % len(BODIES)]), (), on_admission)
+                limiter.admit(key, info, BODIES[count % len(BODIES)], (), on_admission)
 
             while time.monotonic() - started_at < seconds:
                 if not is_faulty and count == 200:  # one second without a fault
@@ -176,6 +177,8 @@ def main() -> None:
             print(f"{fault:<11} {len(waits)} requests wait, in ms, p50, p99, p99.9, max: {columns}")
         return
     freeze_gc()  # as the gateway does at its start
+    for body in BODIES:
+        decode_routing_info(body)
     found: dict[str, list[float]] = {"none": [], "memory": [], "redis": []}
     run: Callable[..., float] = lambda *arguments: uvloop.run(measure(*arguments))  # noqa: E731
     with tempfile.TemporaryDirectory() as folder, RedisServer() as server:

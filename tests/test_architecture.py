@@ -167,6 +167,6 @@ def test_compiled_modules_have_no_nested_functions() -> None:
         for outer in ast.walk(tree)
         if isinstance(outer, ast.FunctionDef)
         for inner in ast.walk(outer)
-        if inner is not outer and isinstance(inner, ast.FunctionDef)
+        if inner is not outer and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert not found

@@ -81,7 +81,7 @@ class RequestBody:
     """
 
     has_only_text: bool = False
-    """True if all contents of the messages are known to be text. `decode_routing_info` sets it."""
+    """True if each `content` of a chat is known to be text. The routing information of OpenAI and Anthropic sets it."""
     earlier_items: EarlierItems | None = None
     """Stored items that the request refers to."""
     earlier_tokens: int = 0

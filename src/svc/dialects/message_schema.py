@@ -1,4 +1,4 @@
-"""Types of the parts of a message, which the dialects share. Data only."""
+"""Types of parts of messages and of their options, which the dialects share. Data only."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class UndecodedPart(msgspec.Struct, gc=False):
 
     type: str
     text: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    """The content of a tool result, which is not checked."""
 
 
 class MessagePart(msgspec.Struct, gc=False):
@@ -31,7 +33,7 @@ class MessagePart(msgspec.Struct, gc=False):
 
 
 class CacheControl(msgspec.Struct):
-    """Anthropic's `cache_control` of a part or a tool."""
+    """Anthropic's `cache_control` of a part, a tool or a request."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None

@@ -17,6 +17,8 @@ from svc.dialects.validation import decode_client_value
 
 _read_first_byte: Final = struct.Struct("B").unpack_from
 """Costs less than a copy or a view of the value. The type `object` below avoids a new tuple for each comparison."""
+_TEXT_TYPES: Final = frozenset(("text", "refusal", "tool_use", "thinking", "redacted_thinking"))
+"""Types of parts without images, documents and audio."""
 _QUOTE: Final[object] = (0x22,)
 _NULL_INITIAL: Final[object] = (0x6E,)
 _ONLY_QUOTES: Final[object] = {(0x22,)}
@@ -51,7 +53,17 @@ def check_content(value: msgspec.Raw, path: str) -> bool:
     if parts is None:
         decode_client_value(_CONTENT_DECODER, value, path)  # for the error
         return False
-    return all(part.type == "text" for part in parts)
+    return all(part.type in _TEXT_TYPES or _is_text_result(part) for part in parts)
+
+
+def _is_text_result(part: UndecodedPart) -> bool:
+    """Return whether a part is the result of a tool in text. The dialect checks other contents."""
+    if part.type != "tool_result":
+        return False
+    if is_text(part.content) or is_null(part.content):
+        return True
+    inner = _decode_parts(part.content)
+    return inner is not None and all(each.type == "text" for each in inner)
 
 
 def _decode_parts(value: msgspec.Raw) -> list[UndecodedPart] | None:

@@ -1,8 +1,8 @@
 """Estimates tokens from bytes, before a provider reports usage or if it never does. It needs no tokenizer.
 
     prompt        ASCII / 4, digits / 2, escaped quotes / 2, letters of other scripts by the length of their UTF-8,
-                  TOKENS_PER_IMAGE for each image; base64 is not counted as text, nor are ids of items of the
-                  Responses API, and long texts are sampled
+                  TOKENS_PER_IMAGE for each image; base64 of images, documents and other media is not counted as
+                  text, nor are ids of items of the Responses API, and long texts are sampled
     completion    for each event with text, its ASCII / 4, and at least 1
 
 bench/estimates.py measures the error. docs/explanation/limits.md has the table.
@@ -40,14 +40,19 @@ TOKENS_PER_IMAGE: Final = 1000
 TOKENS_PER_LOW_DETAIL_IMAGE: Final = 85
 """An image with `"detail": "low"`."""
 DOCUMENT_BASE64_BYTES_PER_TOKEN: Final = 40
-"""Base64 bytes per token of a document: a page of 60 kB costs about 2,000 tokens."""
+"""Base64 bytes per token of a document: a page of 60 kB costs about 2,000 tokens. The same for unknown media."""
 AUDIO_BASE64_BYTES_PER_TOKEN: Final = 1500
 """Base64 bytes per token of audio: one second costs about 10 tokens."""
 
 SAMPLE_BYTES: Final = 128
 SAMPLE_COUNT: Final = 8
-"""Size and number of the samples of a longer text. On varied requests, they change the estimate by 2 % (1 σ)."""
-MAX_SAMPLED_BYTES: Final = SAMPLE_BYTES * SAMPLE_COUNT
+"""Size and number of the samples of a text that is longer than all of them.
+
+On varied requests, they change the estimate by 2 % (1 σ).
+"""
+ITEM_SAMPLE_BYTES: Final = 512
+ITEM_SAMPLE_COUNT: Final = 4
+"""The same for items of the Responses API, of which a sample has to have whole fields."""
 
 _WEIGHT_UNIT: Final = 1 / 56
 """Tokens of a weight of 1. Then all weights are integers with an error below 1 %."""
@@ -75,15 +80,17 @@ _SPECIAL_TYPE: Final = re.compile(
     rb'|auto|tool_use|tool_result|thinking|ephemeral|enabled|disabled|adaptive|custom)")'
 )
 """The type of a part or an item that may not be text. One search for it costs less than one for each mark."""
-_MEDIA_MARKS: Final = (b"base64", b'"image', b'_url"', b'"input_audio"', b'"file_data"')
+_BASE64_MARKS: Final = (b"base64", b'"input_audio"', b'"file_data"')
+_LINK_MARKS: Final = (b'"image', b'_url"')
+"""Marks of media as links or as base64. A skeleton does not tell which."""
 _LOW_DETAIL: Final = re.compile(rb'"detail"\s*:\s*"low"')
 _DOCUMENT_PART: Final = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
-_BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=\\])[A-Za-z0-9+/=\\]{256,}+")
+_BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{256,}+")
 """Matches only at the start of a run, so that a shorter run is not searched again from each character."""
 _ITEM_MARKS: Final = (b'put_text"', b'"function_call')
 _ITEM_FIELDS: Final = re.compile(
-    rb'"(?:id|call_id|status)"\s*:\s*"[^"\\]{0,256}"\s*,?|"(?:annotations|logprobs|summary)"\s*:\s*\[\s*\]\s*,?'
-    rb'|"type"\s*:\s*"(?:message|output_text|input_text)"\s*,?'
+    rb'"(?:(?:id|call_id|status)"\s*:\s*"[^"\\]{0,256}"|(?:annotations|logprobs|summary)"\s*:\s*\[\s*\]'
+    rb'|type"\s*:\s*"(?:message|output_text|input_text)")\s*,?'
 )
 """Fields of an item of the Responses API that a client sends back, which no model reads."""
 _TEXT_FIELD: Final = re.compile(
@@ -97,25 +104,53 @@ def estimate_prompt_tokens(raw: bytes) -> int:
 
 
 def estimate_body_tokens(body: RequestBody) -> int:
-    """Estimate the tokens of a request body with its tools, at least 1. It may have been inspected, or not."""
+    """Estimate the tokens of a request body with its tools, at least 1.
+
+    It uses what `decode_routing_info` has set: the skeleton, and whether messages have only text.
+    """
     raw, tokens = body.raw, 0.0
-    # A search in a skeleton costs less than one in a megabyte.
-    if (
-        not body.has_only_text
-        and _SPECIAL_TYPE.search(skeleton := body.skeleton or strip_long_strings(raw)) is not None
-    ):
-        if _contains_any(skeleton, _MEDIA_MARKS):
-            text = _BASE64_RUN.sub(b"", raw)
-            tokens = _estimate_media_tokens(raw, len(raw) - len(text))
-            raw = text
+    skeleton = body.skeleton or strip_long_strings(raw)  # searching it costs less than searching a megabyte
+    if _may_have_media_or_items(body, skeleton):
+        tokens, raw = _separate_media(raw, skeleton)
         if _contains_any(raw, _ITEM_MARKS):
-            raw = _ITEM_FIELDS.sub(b"", raw)
-    size = len(raw)
-    if size > MAX_SAMPLED_BYTES:
-        raw = b"".join(
-            [raw[offset : offset + SAMPLE_BYTES] for offset in range(0, size - SAMPLE_BYTES, size // SAMPLE_COUNT)]
-        )
-    return max(1, int(tokens + _estimate_text_tokens(raw) * size / max(1, len(raw))))
+            sample = _take_samples(raw, ITEM_SAMPLE_COUNT, ITEM_SAMPLE_BYTES)
+            tokens += _estimate_text_tokens(_ITEM_FIELDS.sub(b"", sample)) * len(raw) / max(1, len(sample))
+            return max(1, int(tokens))
+    sample = _take_samples(raw, SAMPLE_COUNT, SAMPLE_BYTES)
+    return max(1, int(tokens + _estimate_text_tokens(sample) * len(raw) / max(1, len(sample))))
+
+
+def _may_have_media_or_items(body: RequestBody, skeleton: bytes) -> bool:
+    if body.has_only_text:  # fields beside the content can have links and data, such as OpenRouter's `images`
+        return skeleton.find(b'"image_url"') >= 0
+    return _SPECIAL_TYPE.search(skeleton) is not None
+
+
+def _separate_media(raw: bytes, skeleton: bytes) -> tuple[float, bytes]:
+    """Return the estimated tokens of the media of a body, and the body without their base64."""
+    has_links = _contains_any(skeleton, _LINK_MARKS)
+    if not _contains_any(skeleton, _BASE64_MARKS) and not (has_links and skeleton is not raw):
+        return (_estimate_media_tokens(raw, 0) if has_links else 0.0), raw
+    text = _BASE64_RUN.sub(b"", raw.replace(b"\\/", b"/"))  # some encoders escape slashes
+    return _estimate_media_tokens(raw, len(raw) - len(text)), text
+
+
+def _take_samples(raw: bytes, count: int, size: int) -> bytes:
+    """Return `count` parts of about `size` bytes at equal distances, or all of a text that is not longer."""
+    length = len(raw)
+    if length <= count * size:
+        return raw
+    offsets = range(0, length - size, length // count)
+    samples = b"".join([raw[offset : offset + size] for offset in offsets])
+    if samples.find(b"\\u") < 0:
+        return samples
+    return b"".join([raw[_escape_start(raw, offset) : _escape_start(raw, offset + size)] for offset in offsets])
+
+
+def _escape_start(raw: bytes, index: int) -> int:
+    """Return the start of the Unicode escape that contains `index`, or `index`. The rest of one looks like digits."""
+    start = raw.rfind(b"\\u", max(0, index - _UNICODE_ESCAPE_DIGITS - 1), index + 1)
+    return start if start >= 0 else index
 
 
 def _contains_any(raw: bytes, marks: tuple[bytes, ...]) -> bool:
@@ -131,9 +166,9 @@ def estimate_input_tokens(body: RequestBody, routing_info: RoutingInfo) -> int:
 
 
 def _estimate_text_tokens(raw: bytes) -> float:
-    """Estimate the tokens of at most MAX_SAMPLED_BYTES and SAMPLE_BYTES."""
-    # The lower half of Adler-32 is the sum of the bytes plus 1, modulo 65521 (RFC 1950), which no UTF-8 of this length
-    # reaches.
+    """Estimate the tokens of at most 2 KiB of valid UTF-8, which may begin and end within a letter."""
+    # The lower half of Adler-32 is the sum of the bytes plus 1, modulo 65521 (RFC 1950). The weights of 2 KiB of UTF-8
+    # have at most the sum 57,344: digits have 28, and so has each byte of an emoji on average.
     weight = (zlib.adler32(raw.translate(_WEIGHTS)) & 0xFFFF) - 1
     return weight * _WEIGHT_UNIT + _estimate_escapes(raw)
 
@@ -142,14 +177,14 @@ def _estimate_escapes(raw: bytes) -> float:
     """Return the tokens of JSON escapes, less what their ASCII counts for."""
     tokens, weight = 0.0, 0
     follows_backslash = False
-    for piece in raw.split(b"\\"):
-        if follows_backslash and len(piece) > 0:
-            if piece[0] == _QUOTE_CODE:
+    for segment in raw.split(b"\\"):
+        if follows_backslash and len(segment) > 0:
+            if segment[0] == _QUOTE_CODE:
                 tokens += 0.5
-            elif piece[0] == _UNICODE_ESCAPE_CODE and len(piece) > _UNICODE_ESCAPE_DIGITS:
-                tokens += _estimate_letter(piece) - 2 / ASCII_CHARS_PER_TOKEN
-                weight += _WEIGHTS[piece[1]] + _WEIGHTS[piece[2]] + _WEIGHTS[piece[3]] + _WEIGHTS[piece[4]]
-        follows_backslash = not (follows_backslash and len(piece) == 0)  # an escaped backslash
+            elif segment[0] == _UNICODE_ESCAPE_CODE and len(segment) > _UNICODE_ESCAPE_DIGITS:
+                tokens += _estimate_letter(segment) - 2 / ASCII_CHARS_PER_TOKEN
+                weight += _WEIGHTS[segment[1]] + _WEIGHTS[segment[2]] + _WEIGHTS[segment[3]] + _WEIGHTS[segment[4]]
+        follows_backslash = not (follows_backslash and len(segment) == 0)  # an escaped backslash
     return tokens - weight * _WEIGHT_UNIT
 
 
@@ -170,6 +205,8 @@ def _estimate_media_tokens(raw: bytes, base64_bytes: int) -> float:
         tokens += base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
     elif b'"input_audio"' in raw:
         tokens += base64_bytes / AUDIO_BASE64_BYTES_PER_TOKEN
+    elif not images:
+        tokens += base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
     return tokens
 
 

@@ -3,13 +3,19 @@
 import base64
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from svc.dialects.anthropic import routing_info as anthropic
+from svc.dialects.base import RequestBody
+from svc.dialects.openai import routing_info as openai
+from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import (
     MIN_BYTES_PER_TOKEN,
     billable_usage,
+    estimate_body_tokens,
     estimate_completion_tokens,
     estimate_prompt_tokens,
 )
@@ -89,6 +95,46 @@ def test_prompt_tokens_media_are_not_counted_as_text() -> None:
         assert fewest <= estimate_prompt_tokens(body(parts)) <= most
 
 
+ANTHROPIC_IMAGE = {"type": "image", "source": {"type": "url", "url": "https://images.example/a.png"}}
+TEXT = {"type": "text", "text": "Hello"}
+RESULT = {"type": "tool_result", "tool_use_id": "t"}
+
+
+@pytest.mark.parametrize(
+    ("decode", "content", "has_only_text"),
+    [
+        (openai.decode_routing_info, "Hello", True),
+        (openai.decode_routing_info, [TEXT, {"type": "refusal", "refusal": "No"}], True),
+        (openai.decode_routing_info, [TEXT, {"type": "image_url", "image_url": {"url": "https://a.example/a"}}], False),
+        (openai.decode_routing_info, [{"type": "unknown"}], False),
+        (anthropic.decode_routing_info, [TEXT, {"type": "thinking", "thinking": "", "signature": "c2ln"}], True),
+        (anthropic.decode_routing_info, [TEXT, ANTHROPIC_IMAGE], False),
+        (anthropic.decode_routing_info, [{**RESULT, "content": "Fine"}], True),
+        (anthropic.decode_routing_info, [RESULT], True),
+        (anthropic.decode_routing_info, [{**RESULT, "content": [TEXT]}], True),
+        (
+            anthropic.decode_routing_info,
+            [{"type": "tool_result", "tool_use_id": "t", "content": [ANTHROPIC_IMAGE]}],
+            False,
+        ),
+        (
+            anthropic.decode_routing_info,
+            [{"type": "tool_result", "tool_use_id": "t", "content": {"type": "text"}}],
+            False,
+        ),
+        (anthropic.decode_routing_info, [{"type": "document", "source": {"type": "file", "file_id": "f"}}], False),
+    ],
+)
+def test_routing_info_tells_bodies_with_only_text(
+    decode: Callable[[RequestBody], RoutingInfo], content: Any, has_only_text: bool
+) -> None:
+    found = RequestBody(body(content, max_tokens=10))
+    decode(found)
+    assert found.has_only_text is has_only_text
+    has_image = "image" in json.dumps(content)
+    assert (estimate_body_tokens(found) > 1000) is has_image
+
+
 def test_prompt_tokens_tools_are_counted() -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "What it does. " * 20, "parameters": {}}}
     more = estimate_prompt_tokens(body("Hi", tools=[tool])) - estimate_prompt_tokens(body("Hi"))
@@ -145,8 +191,60 @@ def test_prompt_tokens_each_script_uses_its_own_density(text: bytes, tokens: int
     assert estimate_prompt_tokens(text) == pytest.approx(tokens, abs=1)
 
 
-def test_prompt_tokens_samples_cut_escapes_with_a_small_error() -> None:
-    assert estimate_prompt_tokens(b"\\u0439" * 28_000) == pytest.approx(10_000, rel=0.1)
+@pytest.mark.parametrize("count", [180, 280, 500, 3001])
+def test_prompt_tokens_samples_do_not_cut_escapes(count: int) -> None:
+    assert estimate_prompt_tokens(b"\\u0439" * count) == pytest.approx(count / 2.8, rel=0.01)
+
+
+@pytest.mark.parametrize("text", [text for text, _, _ in TEXTS])
+def test_prompt_tokens_samples_of_a_text_are_close_to_all_of_it(text: str) -> None:
+    for is_escaped in (False, True):
+        raw = json.dumps(text * 8, ensure_ascii=is_escaped).encode()
+        parts = [raw[start : start + 1020] for start in range(0, len(raw), 1020)]  # not sampled, a multiple of 6
+        assert estimate_prompt_tokens(raw) == pytest.approx(sum(map(estimate_prompt_tokens, parts)), rel=0.1)
+
+
+def test_prompt_tokens_escaped_backslash_before_u_is_no_letter() -> None:
+    assert estimate_prompt_tokens(rb"C:\\\\users" * 10) == pytest.approx(len(rb"C:\\\\users") * 10 / 4, abs=1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": [{"type": "image_generation"}]},
+        {"tools": [{"type": "mcp", "server_label": "s", "server_url": "https://mcp.example"}]},
+        {"tools": [{"type": "special", "about": "base64"}]},
+        {"input": [{"type": "message", "content": [{"type": "input_image", "image_url": "https://a.example/a.png"}]}]},
+    ],
+)
+def test_prompt_tokens_text_beside_media_counts_without_spaces(more: dict[str, Any]) -> None:
+    text = "网关检查密钥统计令牌数量并记录每个请求的费用" * 50
+    images = 1000 * ("input" in more)
+    for is_escaped in (False, True):
+        raw = json.dumps({"model": "m", "instructions": text, **more}, ensure_ascii=is_escaped).encode()
+        assert estimate_prompt_tokens(raw) - images == pytest.approx(len(text) / 1.1, rel=0.1)
+
+
+def test_prompt_tokens_base64_of_unknown_media_counts_as_that_of_a_document() -> None:
+    data = base64.b64encode(b"\x01\x02\xfe" * 20_000).decode()
+    video = {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
+    escaped = body([video]).replace(b"/", b"\\/")
+    for raw in (body([video]), escaped):
+        assert estimate_prompt_tokens(raw) == pytest.approx(len(data) / 40, rel=0.1)
+
+
+def test_body_tokens_images_beside_a_text_are_not_counted_as_text() -> None:
+    data = base64.b64encode(b"\x01\x02\xfe" * 20_000).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    messages = [
+        {"role": "user", "content": "Draw"},
+        {"role": "assistant", "content": "Here.", "images": [image]},
+        {"role": "user", "content": "Again"},
+    ]
+    found = RequestBody(json.dumps({"model": "m", "messages": messages}).encode())
+    openai.decode_routing_info(found)
+    assert found.has_only_text
+    assert 1000 <= estimate_body_tokens(found) <= 1100
 
 
 def test_prompt_tokens_long_text_is_proportional_to_size() -> None:

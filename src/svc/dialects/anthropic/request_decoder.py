@@ -7,7 +7,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from svc.dialects.anthropic.chat_schema import (
+from svc.dialects.anthropic.documents import decode_document
+from svc.dialects.anthropic.request_rules import check_hints, check_thinking, check_tool_names
+from svc.dialects.anthropic.translation_schema import (
     Citations,
     ImageSource,
     RequestBlock,
@@ -17,8 +19,6 @@ from svc.dialects.anthropic.chat_schema import (
     RequestTool,
     RequestToolChoice,
 )
-from svc.dialects.anthropic.documents import decode_document
-from svc.dialects.anthropic.request_rules import check_hints, check_thinking, check_tool_names
 from svc.dialects.request_values import check_base64, check_cache_control, check_link
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from svc.dialects.anthropic.chat_schema import HintFields, OpenAIHints, ThinkingSettings
+from svc.dialects.anthropic.translation_schema import HintFields, OpenAIHints, ThinkingSettings
 from svc.dialects.request_values import MAX_INTEGER, check_cache_control, check_metadata
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, TypeVar
 
-from svc.dialects.openai.chat_schema import (
+from svc.dialects.openai.documents import DATA_URL_PATTERN, decode_file
+from svc.dialects.openai.translation_schema import (
     ImageUrl,
     RequestFields,
     RequestFormat,
@@ -13,7 +14,6 @@ from svc.dialects.openai.chat_schema import (
     RequestTool,
     RequestToolChoice,
 )
-from svc.dialects.openai.documents import DATA_URL_PATTERN, decode_file
 from svc.dialects.request_values import check_base64, check_cache_control
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest

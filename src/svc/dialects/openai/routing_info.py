@@ -21,11 +21,12 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
     model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
-    body.has_only_text = True
+    has_only_text = True
     if not are_texts(messages):
         for index, message in enumerate(messages):
             if not is_text(message.content) and not _check_content(message, f"messages[{index}].content"):
-                body.has_only_text = False
+                has_only_text = False
+    body.has_only_text = has_only_text
     min_reserved_tokens, unbounded_field = 0, ""
     if rest != _UNSET_FIELDS:
         *limits, response_format = rest

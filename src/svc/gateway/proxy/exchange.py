@@ -43,7 +43,7 @@ from svc.gateway.proxy.retry import RetryLoop, RetryOwner
 from svc.gateway.proxy.stored_state import resolve_state
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_failure
-from svc.gateway.stored_responses.build import build_stored_response
+from svc.gateway.stored_responses.description import build_stored_response
 from svc.gateway.stored_responses.origins import ResponseOrigin
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.splice import StreamSink
@@ -366,7 +366,9 @@ class Exchange(RetryOwner):
             return
         build = partial(
             build_stored_response,
-            *(self._endpoint, self._body.raw, response),
+            self._endpoint,
+            self._body.raw,
+            response,
             key=self._api_key,
             backend=backend,
             state=self._state,

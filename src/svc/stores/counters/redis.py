@@ -272,7 +272,7 @@ class RedisCounters:
 
 
 class _PendingReservation:
-    """A reservation for which Redis has not replied. A class for the reason that `_ScriptCall` has."""
+    """A reservation for which Redis has not replied."""
 
     __slots__ = ("_counters", "_limits", "_nano_usd", "_on_decision", "_process_id", "_tokens")
 
@@ -322,4 +322,4 @@ def _redis_key(key_id: str) -> str:
 
 
 def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:
-    """Do nothing: the next heartbeat follows within seconds."""
+    """Do nothing: the next heartbeat follows within seconds, and a request without cost leaves nothing to repeat."""

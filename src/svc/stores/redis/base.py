@@ -114,10 +114,7 @@ class RedisClient(ABC):
 
 
 class _ScriptCall:
-    """A script that runs. It is sent with its source if Redis has not cached it.
-
-    A class, since a compiled function inside a method would be a reference cycle, which only the collector frees.
-    """
+    """A script that runs. It is sent with its source if Redis has not cached it."""
 
     __slots__ = ("_client", "_on_reply", "_on_slow", "_source", "arguments")
 

@@ -1,4 +1,4 @@
-"""Strict types of the fields of an OpenAI request that is translated. Data only."""
+"""Strict types of all fields of an OpenAI request, for its translation. `request_schema` is for routing. Data only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds what is stored of a response."""
+"""The description of a response that is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Strict types of the fields of an Anthropic request that is translated. Data only."""
+"""Strict types of all fields of an Anthropic request, for its translation. `request_schema` is for routing. Data only.
+
+`OpenAIHints` are fields of an OpenAI request that an Anthropic upstream does not get.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ class RequestFields(msgspec.Struct):
 
 
 class ThinkingSettings(msgspec.Struct):
-    """`thinking`."""
+    """`thinking`: whether and how much the model thinks before its answer."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Meta(le=MAX_INTEGER)] | None = None
