@@ -6,16 +6,14 @@ together. The output of a call follows the message with the call, which other AP
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
-
-import msgspec
-from msgspec import Meta
+from typing import Any, Final
 
 from svc.dialects.openai.documents import DATA_URL_PATTERN, FilePayload, decode_file
 from svc.dialects.openai.response_codec import CUSTOM_INPUT_PREFIX, CUSTOM_INPUT_SUFFIX, escape_json_text
-from svc.dialects.request_values import CalledName, check_base64, check_link
+from svc.dialects.request_values import check_base64, check_link
 from svc.dialects.responses.reasoning import decode_thinking
 from svc.dialects.responses.tools import flatten_name
+from svc.dialects.responses.translation_schema import InputItem, ItemPart, TypedItem
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
 from svc.wire.chat import (
@@ -52,49 +50,13 @@ _DECODED_ITEMS: Final = frozenset(
 )
 
 
-class _TypedItem(msgspec.Struct):
-    type: Annotated[str, Meta(max_length=64)] | None = None
-    role: str | None = None
-    id: str | None = None
-    call_id: str | None = None
-
-
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    image_url: str | None = None
-    detail: Literal["auto", "low", "high", "original"] | None = None
-    file_id: str | None = None
-    file_data: str | None = None
-    file_url: str | None = None
-    filename: str | None = None
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
-
-
-class _Item(msgspec.Struct):
-    type: str | None = None
-    role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | list[_Part] | None = None
-    id: str | None = None
-    call_id: str | None = None
-    name: CalledName | None = None
-    namespace: Annotated[str, Meta(max_length=512)] | None = None
-    status: str | None = None
-    summary: list[dict[str, Any]] | None = None
-    arguments: str | None = None
-    input: str | None = None
-    output: str | list[_Part] | None = None
-    encrypted_content: str | None = None
-
-
-class DecodedMessage(msgspec.Struct):
+class DecodedMessage:
     """A message, with the fields of the request that it comes from, for errors of upstreams' encoders."""
 
-    message: ChatMessage
-    paths: list[str]
-    """The path of each call's arguments in an assistant's message, and of the content in all others."""
+    def __init__(self, message: ChatMessage, paths: list[str]) -> None:
+        self.message = message
+        self.paths = paths
+        """The path of each call's arguments in an assistant's message, and of the content in all others."""
 
 
 class _Turn:
@@ -114,7 +76,7 @@ class InputDecoder:
         self.dropped: list[str] = []
         """Paths of items that no other dialect has."""
         self._turns: list[_Turn] = []
-        self._uncalled: list[tuple[_Item, str, DecodedMessage]] = []
+        self._uncalled: list[tuple[InputItem, str, DecodedMessage]] = []
         """Outputs before their calls, with their items and paths."""
         self._dropped_calls: set[str] = set()
         """Ids of calls of hosted tools, whose outputs are left out too."""
@@ -142,7 +104,7 @@ class InputDecoder:
         for item, path, result in self._uncalled:
             self._add_uncalled(item, path, result)
 
-    def _add_uncalled(self, item: _Item, path: str, result: DecodedMessage) -> None:
+    def _add_uncalled(self, item: InputItem, path: str, result: DecodedMessage) -> None:
         """Add an output that preceded its call. Raises InvalidRequest if there is none."""
         if item.call_id in self._dropped_calls:
             self.dropped.append(f"input[].{item.type}")
@@ -153,10 +115,10 @@ class InputDecoder:
         turn.results.append(result)
 
     def _add_item(self, value: dict[str, Any], path: str) -> None:
-        typed: _TypedItem = convert_client_value(value, _TypedItem, path)
+        typed: TypedItem = convert_client_value(value, TypedItem, path)
         item_type = typed.type or ("message" if typed.role else "")
         if item_type in _DECODED_ITEMS:
-            self._add_decoded(item_type, convert_client_value(value, _Item, path), path)
+            self._add_decoded(item_type, convert_client_value(value, InputItem, path), path)
         elif item_type == "item_reference":
             if not typed.id:
                 raise InvalidRequest(f"`{path}.id` is required.", param=f"{path}.id")
@@ -174,7 +136,7 @@ class InputDecoder:
         else:
             raise InvalidRequest(f"There is no input item of the type `{item_type[:50]}`.", param=f"{path}.type")
 
-    def _add_decoded(self, item_type: str, item: _Item, path: str) -> None:
+    def _add_decoded(self, item_type: str, item: InputItem, path: str) -> None:
         match item_type:
             case "message":
                 self._add_message_item(item, path)
@@ -190,7 +152,7 @@ class InputDecoder:
                 if part is not None:
                     self._add_to_assistant(part)
 
-    def _add_message_item(self, item: _Item, path: str) -> None:
+    def _add_message_item(self, item: InputItem, path: str) -> None:
         role, content = item.role, item.content
         if role is None:
             raise InvalidRequest(f"`{path}.role` is required.", param=f"{path}.role")
@@ -221,13 +183,13 @@ class InputDecoder:
         turn.decoded.message.parts.append(part)
         return turn
 
-    def _add_call(self, item: _Item, arguments: str, path: str, text_field: str) -> None:
+    def _add_call(self, item: InputItem, arguments: str, path: str, text_field: str) -> None:
         call_id, name = _require(item.call_id, path, "call_id"), _require(item.name, path, "name")
         turn = self._add_to_assistant(ToolCall(call_id, flatten_name(name, item.namespace), arguments))
         turn.decoded.paths.append(f"{path}.{text_field}")
         self._turns_by_call[call_id] = turn
 
-    def _add_output(self, item: _Item, path: str) -> None:
+    def _add_output(self, item: InputItem, path: str) -> None:
         call_id, output = _require(item.call_id, path, "call_id"), item.output
         if output is None:
             raise InvalidRequest(f"`{path}.output` is required.", param=f"{path}.output")
@@ -253,7 +215,7 @@ def _require(value: str | None, path: str, name: str) -> str:
 
 
 def _decode_content(
-    content: str | list[_Part], path: str, part_types: tuple[type[ContentPart], ...]
+    content: str | list[ItemPart], path: str, part_types: tuple[type[ContentPart], ...]
 ) -> list[ContentPart]:
     """Decode content that can have parts of some types. Raises InvalidRequest for others."""
     if isinstance(content, str):
@@ -268,7 +230,7 @@ def _decode_content(
     return parts
 
 
-def _decode_part(part: _Part, path: str) -> ContentPart:
+def _decode_part(part: ItemPart, path: str) -> ContentPart:
     match part.type:
         case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
             return TextPart(_require(part.text, path, "text"))
@@ -282,7 +244,7 @@ def _decode_part(part: _Part, path: str) -> ContentPart:
     raise InvalidRequest(message, param=f"{path}.type")
 
 
-def _decode_image(part: _Part, path: str) -> ImagePart:
+def _decode_image(part: ItemPart, path: str) -> ImagePart:
     url = part.image_url
     if url is None:
         name = "image_url" if part.file_id is None else "file_id"
@@ -297,7 +259,7 @@ def _decode_image(part: _Part, path: str) -> ImagePart:
     return ImagePart(media_type=match.group(1).lower(), data=data, detail=part.detail)
 
 
-def _decode_file(part: _Part, path: str) -> DocumentPart:
+def _decode_file(part: ItemPart, path: str) -> DocumentPart:
     if part.file_url is None:
         return decode_file(FilePayload(part.file_data, part.file_id, part.filename), None, path)
     link_path = f"{path}.file_url"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from svc.dialects.base import RequestBody
 from svc.dialects.request_values import Effort
 from svc.dialects.responses.input_items import DecodedMessage, InputDecoder
@@ -25,17 +23,27 @@ ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 _DEFAULT_SERVICE_TIERS: Final = (None, "auto", "default")
 
 
-class ResponsesRequest(msgspec.Struct):
+class ResponsesRequest:
     """A request in the canonical chat, with what its response repeats."""
 
-    chat: ChatRequest
-    messages: list[DecodedMessage]
-    """The messages of `chat`, with their fields in the request."""
-    fields: dict[str, Any]
-    """The fields of the request body."""
-    tool_set: ToolSet
-    includes_encrypted_reasoning: bool = False
-    is_stored: bool = False
+    def __init__(
+        self,
+        chat: ChatRequest,
+        messages: list[DecodedMessage],
+        fields: dict[str, Any],
+        tool_set: ToolSet,
+        *,
+        includes_encrypted_reasoning: bool = False,
+        is_stored: bool = False,
+    ) -> None:
+        self.chat = chat
+        self.messages = messages
+        """The messages of `chat`, with their fields in the request."""
+        self.fields = fields
+        """The fields of the request body."""
+        self.tool_set = tool_set
+        self.includes_encrypted_reasoning = includes_encrypted_reasoning
+        self.is_stored = is_stored
 
 
 def decode_request(request: RequestBody) -> ResponsesRequest:
@@ -74,7 +82,14 @@ def decode_request(request: RequestBody) -> ResponsesRequest:
         raise InvalidRequest("`input` has no message.", param="input")
     # A stored response keeps the upstream's own blocks, since a later request sends them back.
     includes_reasoning = request.is_stored or ENCRYPTED_REASONING in (body.include or [])
-    return ResponsesRequest(chat, messages, fields, tool_set, includes_reasoning, request.is_stored)
+    return ResponsesRequest(
+        chat,
+        messages,
+        fields,
+        tool_set,
+        includes_encrypted_reasoning=includes_reasoning,
+        is_stored=request.is_stored,
+    )
 
 
 def _reject_untranslatable(body: ResponsesBody, *, is_stored: bool) -> None:

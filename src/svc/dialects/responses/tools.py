@@ -10,12 +10,15 @@ Public documents: platform.openai.com/docs/guides/function-calling, and openresp
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-import msgspec
-from msgspec import Meta
-
-from svc.dialects.request_values import FunctionName
+from svc.dialects.responses.translation_schema import (
+    CustomTool,
+    FunctionTool,
+    NamedToolChoice,
+    NamespaceTool,
+    TypedTool,
+)
 from svc.dialects.tool_names import shorten_tool_name
 from svc.dialects.validation import convert_client_value
 from svc.errors import InvalidRequest
@@ -31,61 +34,26 @@ CUSTOM_TOOL_PARAMETERS: Final[dict[str, Any]] = {
 _CHOICE_MODES: Final[Any] = Literal["auto", "none", "required"]
 
 
-class _TypedTool(msgspec.Struct):
-    type: Annotated[str, Meta(min_length=1, max_length=64)]
+class ToolName:
+    """The name of a tool as the client knows it. Immutable."""
+
+    def __init__(self, name: str, namespace: str | None = None, *, is_custom: bool = False) -> None:
+        self.name: Final = name
+        self.namespace: Final = namespace
+        self.is_custom: Final = is_custom
 
 
-class _FunctionTool(msgspec.Struct):
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class _CustomFormat(msgspec.Struct):
-    type: Literal["text", "grammar"]
-    syntax: Literal["lark", "regex"] | None = None
-    definition: str | None = None
-
-
-class _CustomTool(msgspec.Struct):
-    name: FunctionName
-    description: str | None = None
-    format: _CustomFormat | None = None
-
-
-class _NamespaceTool(msgspec.Struct):
-    name: FunctionName
-    tools: list[dict[str, Any]]
-    description: str | None = None
-
-
-class _ToolChoice(msgspec.Struct):
-    type: str
-    name: str | None = None
-    namespace: str | None = None
-    mode: Literal["auto", "required"] | None = None
-    tools: list[dict[str, Any]] | None = None
-
-
-class ToolName(msgspec.Struct, frozen=True):
-    """The name of a tool as the client knows it."""
-
-    name: str
-    namespace: str | None = None
-    is_custom: bool = False
-
-
-class ToolSet(msgspec.Struct):
+class ToolSet:
     """The tools of a request."""
 
-    definitions: list[ToolDefinition]
-    names: dict[str, ToolName]
-    """The client's names by the names that the upstream gets."""
-    available: list[dict[str, Any]]
-    """The client's tools without those that were left out, as the response repeats them."""
-    dropped: list[str]
-    """Paths of tools that were left out, such as `tools[].web_search`."""
+    def __init__(self) -> None:
+        self.definitions: list[ToolDefinition] = []
+        self.names: dict[str, ToolName] = {}
+        """The client's names by the names that the upstream gets."""
+        self.available: list[dict[str, Any]] = []
+        """The client's tools without those that were left out, as the response repeats them."""
+        self.dropped: list[str] = []
+        """Paths of tools that were left out, such as `tools[].web_search`."""
 
     def client_name(self, flat_name: str) -> ToolName:
         """Return the client's name of a tool that the upstream calls."""
@@ -100,7 +68,7 @@ def flatten_name(name: str, namespace: str | None) -> str:
 
 def decode_tools(tools: list[dict[str, Any]]) -> ToolSet:
     """Decode `tools`. Raises InvalidRequest with the field."""
-    tool_set = ToolSet([], {}, [], [])
+    tool_set = ToolSet()
     for index, tool in enumerate(tools):
         available = _add_tool(tool_set, tool, None, f"tools[{index}]")
         if available is not None:
@@ -110,18 +78,18 @@ def decode_tools(tools: list[dict[str, Any]]) -> ToolSet:
 
 def _add_tool(tool_set: ToolSet, tool: dict[str, Any], namespace: str | None, path: str) -> dict[str, Any] | None:
     """Add a tool to the set, and return it as the response repeats it. Returns None if it is left out."""
-    tool_type = convert_client_value(tool, _TypedTool, path).type
+    tool_type = convert_client_value(tool, TypedTool, path).type
     if tool_type == "function":
-        function = convert_client_value(tool, _FunctionTool, path)
+        function = convert_client_value(tool, FunctionTool, path)
         _add_function(tool_set, function, ToolName(function.name, namespace), path)
         return {"description": None, "parameters": None, "strict": None, **tool}
     if tool_type == "custom":
-        custom = convert_client_value(tool, _CustomTool, path)
-        function = _FunctionTool(custom.name, _describe_custom(custom), CUSTOM_TOOL_PARAMETERS)
+        custom = convert_client_value(tool, CustomTool, path)
+        function = FunctionTool(custom.name, _describe_custom(custom), CUSTOM_TOOL_PARAMETERS)
         _add_function(tool_set, function, ToolName(custom.name, namespace, is_custom=True), path)
         return tool
     if tool_type == "namespace" and namespace is None:
-        group = convert_client_value(tool, _NamespaceTool, path)
+        group = convert_client_value(tool, NamespaceTool, path)
         members = [
             _add_tool(tool_set, member, group.name, f"{path}.tools[{number}]")
             for number, member in enumerate(group.tools)
@@ -131,7 +99,7 @@ def _add_tool(tool_set: ToolSet, tool: dict[str, Any], namespace: str | None, pa
     return None
 
 
-def _add_function(tool_set: ToolSet, function: _FunctionTool, name: ToolName, path: str) -> None:
+def _add_function(tool_set: ToolSet, function: FunctionTool, name: ToolName, path: str) -> None:
     flat = flatten_name(name.name, name.namespace)
     if flat in tool_set.names:
         raise InvalidRequest(f"`tools` has two tools with the name {flat[:64]!r}.", param=f"{path}.name")
@@ -139,7 +107,7 @@ def _add_function(tool_set: ToolSet, function: _FunctionTool, name: ToolName, pa
     tool_set.definitions.append(ToolDefinition(flat, function.description, function.parameters, function.strict))
 
 
-def _describe_custom(tool: _CustomTool) -> str | None:
+def _describe_custom(tool: CustomTool) -> str | None:
     """Return the description with the grammar that the input has to follow."""
     if tool.format is None or not tool.format.definition:
         return tool.description
@@ -160,7 +128,7 @@ def decode_tool_choice(choice: str | dict[str, Any] | None, tool_set: ToolSet) -
             message = "`tool_choice` is `required`, but the provider of this model has none of the request's tools."
             raise InvalidRequest(message, param="tool_choice")
         return ToolChoice(mode)
-    chosen = convert_client_value(choice, _ToolChoice, "tool_choice")
+    chosen = convert_client_value(choice, NamedToolChoice, "tool_choice")
     if chosen.type == "allowed_tools":
         return _restrict_tools(chosen, tool_set)
     if chosen.type not in ("function", "custom"):
@@ -168,11 +136,11 @@ def decode_tool_choice(choice: str | dict[str, Any] | None, tool_set: ToolSet) -
     return ToolChoice("tool", _find_chosen(chosen, tool_set, "tool_choice"))
 
 
-def _restrict_tools(chosen: _ToolChoice, tool_set: ToolSet) -> ToolChoice:
+def _restrict_tools(chosen: NamedToolChoice, tool_set: ToolSet) -> ToolChoice:
     allowed = set()
     for index, tool in enumerate(chosen.tools or []):
         path = f"tool_choice.tools[{index}]"
-        entry = convert_client_value(tool, _ToolChoice, path)
+        entry = convert_client_value(tool, NamedToolChoice, path)
         if entry.type in ("function", "custom"):
             allowed.add(_find_chosen(entry, tool_set, path))
     if not allowed:
@@ -181,7 +149,7 @@ def _restrict_tools(chosen: _ToolChoice, tool_set: ToolSet) -> ToolChoice:
     return ToolChoice(chosen.mode or "auto")
 
 
-def _find_chosen(chosen: _ToolChoice, tool_set: ToolSet, path: str) -> str:
+def _find_chosen(chosen: NamedToolChoice, tool_set: ToolSet, path: str) -> str:
     if not chosen.name:
         raise InvalidRequest(f"`{path}.name` is required.", param=f"{path}.name")
     flat = flatten_name(chosen.name, chosen.namespace)
