@@ -196,18 +196,17 @@ def _estimate_letter(escape: bytes) -> float:
 
 
 def _estimate_media_tokens(raw: bytes, base64_bytes: int) -> float:
-    """Estimate the tokens of images, and of documents or audio of `base64_bytes` bytes."""
-    images, low_detail = len(_IMAGE_PART.findall(raw)), len(_LOW_DETAIL.findall(raw))
-    tokens = (
-        float((images - low_detail) * TOKENS_PER_IMAGE + low_detail * TOKENS_PER_LOW_DETAIL_IMAGE) if images else 0.0
-    )
+    """Estimate the tokens of images, and of documents, audio or other media of `base64_bytes` bytes."""
+    images = len(_IMAGE_PART.findall(raw))
+    low_detail = len(_LOW_DETAIL.findall(raw)) if images else 0
+    tokens = float((images - low_detail) * TOKENS_PER_IMAGE + low_detail * TOKENS_PER_LOW_DETAIL_IMAGE)
+    if not base64_bytes:
+        return tokens
     if _DOCUMENT_PART.search(raw):
-        tokens += base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
-    elif b'"input_audio"' in raw:
-        tokens += base64_bytes / AUDIO_BASE64_BYTES_PER_TOKEN
-    elif not images:
-        tokens += base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
-    return tokens
+        return tokens + base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
+    if b'"input_audio"' in raw:
+        return tokens + base64_bytes / AUDIO_BASE64_BYTES_PER_TOKEN
+    return tokens if images else base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
 
 
 def estimate_completion_tokens(size: int, first: bytes, last: bytes) -> int:
