@@ -87,7 +87,7 @@ FILTERS = [
 
 def test_search_pages_equal_a_plain_filter(database: Database, entries: list[LedgerEntry]) -> None:
     for filter in FILTERS:
-        pages = search(database, filter, limit=37)
+        pages = search(database, filter, limit=37, seconds=60.0)
         assert all(len(page.entries) == 37 for page in pages[:-1]), filter
         assert [entry.request_id for page in pages for entry in page.entries] == expected(entries, filter), filter
 
