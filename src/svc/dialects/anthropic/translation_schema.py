@@ -17,10 +17,14 @@ NonEmptyText = Annotated[str, Meta(min_length=1)]
 
 
 class Citations(msgspec.Struct):
+    """`citations` of a document."""
+
     enabled: bool | None = None
 
 
 class ImageSource(msgspec.Struct):
+    """`source` of an image."""
+
     type: str
     media_type: MediaType | None = None
     data: str | None = None
@@ -28,6 +32,8 @@ class ImageSource(msgspec.Struct):
 
 
 class RequestBlock(msgspec.Struct):
+    """A block of a message's content, with the fields of all types."""
+
     type: str
     text: str | None = None
     source: Any = None
@@ -47,11 +53,15 @@ class RequestBlock(msgspec.Struct):
 
 
 class RequestMessage(msgspec.Struct):
+    """One of `messages`."""
+
     role: Literal["user", "assistant", "system"]
     content: str | list[RequestBlock]
 
 
 class RequestTool(msgspec.Struct):
+    """One of `tools`."""
+
     name: AnthropicToolName
     type: str | None = None
     description: str | None = None
@@ -61,26 +71,36 @@ class RequestTool(msgspec.Struct):
 
 
 class RequestToolChoice(msgspec.Struct):
+    """`tool_choice`."""
+
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
 class RequestMetadata(msgspec.Struct):
+    """`metadata`."""
+
     user_id: str | None = None
 
 
 class RequestFormat(msgspec.Struct):
+    """`output_config.format`."""
+
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
 class RequestOutputConfig(msgspec.Struct):
+    """`output_config`."""
+
     effort: Effort | None = None
     format: RequestFormat | None = None
 
 
 class RequestFields(msgspec.Struct):
+    """The fields of the request."""
+
     model: NonEmptyText
     messages: Annotated[list[RequestMessage], Meta(min_length=1)]
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]

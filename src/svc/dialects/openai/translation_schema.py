@@ -13,11 +13,15 @@ from svc.dialects.request_values import CalledName, Effort, FunctionName
 
 
 class ImageUrl(msgspec.Struct):
+    """`image_url` of a part."""
+
     url: str
     detail: str | None = None
 
 
 class RequestPart(msgspec.Struct):
+    """A part of a message's content."""
+
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -27,11 +31,15 @@ class RequestPart(msgspec.Struct):
 
 
 class CalledFunction(msgspec.Struct):
+    """`function` of a tool call."""
+
     name: CalledName
     arguments: str = ""
 
 
 class RequestToolCall(msgspec.Struct):
+    """A tool call of an earlier message."""
+
     id: Annotated[str, Meta(min_length=1)]
     function: CalledFunction | None = None
     type: str = "function"
@@ -39,6 +47,8 @@ class RequestToolCall(msgspec.Struct):
 
 
 class RequestThinkingBlock(msgspec.Struct):
+    """A block of thinking of an earlier message, as Anthropic has it."""
+
     type: Literal["thinking", "redacted_thinking"]
     thinking: str = ""
     signature: str | None = None
@@ -46,6 +56,8 @@ class RequestThinkingBlock(msgspec.Struct):
 
 
 class RequestMessage(msgspec.Struct):
+    """One of `messages`."""
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[RequestPart] | None = None
     name: str | None = None
@@ -59,6 +71,8 @@ class RequestMessage(msgspec.Struct):
 
 
 class FunctionDefinition(msgspec.Struct):
+    """`function` of a tool."""
+
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -67,32 +81,44 @@ class FunctionDefinition(msgspec.Struct):
 
 
 class RequestTool(msgspec.Struct):
+    """One of `tools`."""
+
     type: str
     function: FunctionDefinition | None = None
     cache_control: dict[str, Any] | None = None
 
 
 class NamedFunction(msgspec.Struct):
+    """`function` of `tool_choice`."""
+
     name: str
 
 
 class RequestToolChoice(msgspec.Struct):
+    """`tool_choice` that names a tool."""
+
     type: str
     function: NamedFunction | None = None
 
 
 class RequestJsonSchema(msgspec.Struct):
+    """`response_format.json_schema`."""
+
     name: str | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
 
 
 class RequestFormat(msgspec.Struct):
+    """`response_format`."""
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: RequestJsonSchema | None = None
 
 
 class RequestFields(msgspec.Struct):
+    """The fields of the request."""
+
     model: Annotated[str, Meta(min_length=1)]
     messages: Annotated[list[RequestMessage], Meta(min_length=1)]
     stream: bool | None = None

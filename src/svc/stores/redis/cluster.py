@@ -86,62 +86,38 @@ class ClusterClient(RedisClient):
             raise StoreUnavailable("The cluster does not have all slots.")
 
     def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
-        self._send_to(self._primaries[_slot_of(arguments)], on_reply, arguments, on_slow, MAX_REDIRECTIONS)
+        command = _ClusterCommand(self, on_reply, arguments, on_slow)
+        self._send_command(command, self._primaries[_slot_of(arguments)])
 
     def flush(self) -> None:
         for node in self._nodes.values():
             node.flush()
 
-    def _send_to(
-        self,
-        host: Host | None,
-        on_reply: OnReply,
-        arguments: tuple[CommandArgument, ...],
-        on_slow: OnSlow | None,
-        redirections: int,
-    ) -> None:
+    def _send_command(self, command: _ClusterCommand, host: Host | None) -> None:
         node = self._nodes.get(host) if host is not None else None
         if node is None:
             self._refresh_requested.set()
-            on_reply(StoreUnavailable("No server of the cluster has this key."))
+            command.on_reply(StoreUnavailable("No server of the cluster has this key."))
             return
+        command.host = host
+        node.send(command.on_node_reply, *command.arguments, on_slow=command.on_slow)
 
-        command = _SentCommand(self, host, on_reply, arguments, on_slow, redirections)
-        node.send(command.on_reply, *arguments, on_slow=on_slow)
-
-    def redirect_or_refresh(
-        self,
-        error: StoreUnavailable,
-        host: Host | None,
-        on_reply: OnReply,
-        arguments: tuple[CommandArgument, ...],
-        on_slow: OnSlow | None,
-        redirections: int,
-    ) -> bool:
+    def redirect_or_refresh(self, command: _ClusterCommand, error: StoreUnavailable) -> bool:
         """Send a failed command again, if its error says so. Return False if the error is the reply."""
-        if type(error) is RedisReplyError and redirections > 0:
-            return self._redirect(error, host, on_reply, arguments, on_slow, redirections - 1)
+        if type(error) is RedisReplyError and command.redirections_left > 0:
+            return self._redirect(command, error)
         self._refresh_requested.set()
         return False
 
-    def _redirect(
-        self,
-        error: RedisReplyError,
-        host: Host | None,
-        on_reply: OnReply,
-        arguments: tuple[CommandArgument, ...],
-        on_slow: OnSlow | None,
-        redirections: int,
-    ) -> bool:
+    def _redirect(self, command: _ClusterCommand, error: RedisReplyError) -> bool:
         """Send the command again as the error says. Returns False if it is another error."""
+        command.redirections_left -= 1
         if error.kind == "TRYAGAIN":
-            asyncio.get_running_loop().call_later(
-                RETRY_SECONDS, self._send_to, host, on_reply, arguments, on_slow, redirections
-            )
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._send_command, command, command.host)
             return True
         if error.kind not in ("MOVED", "ASK"):
             return False
-        slot, target = _parse_redirection(error.text, host)
+        slot, target = _parse_redirection(error.text, command.host)
         if target not in self._nodes:
             self._add_node(target)
         if error.kind == "MOVED":
@@ -149,7 +125,7 @@ class ClusterClient(RedisClient):
             self._refresh_requested.set()
         else:
             self._nodes[target].send(_ignore_reply, "ASKING")
-        self._send_to(target, on_reply, arguments, on_slow, redirections)
+        self._send_command(command, target)
         return True
 
     # the servers
@@ -212,33 +188,28 @@ class ClusterClient(RedisClient):
         return PROBE_KEY
 
 
-class _SentCommand:
-    """A command without a reply, which a redirection sends again."""
+class _ClusterCommand:
+    """A command without a reply. `host` is the server that has it."""
 
-    __slots__ = ("_arguments", "_client", "_host", "_on_reply", "_on_slow", "_redirections")
+    __slots__ = ("_client", "arguments", "host", "on_reply", "on_slow", "redirections_left")
 
     def __init__(
         self,
         client: ClusterClient,
-        host: Host | None,
         on_reply: OnReply,
         arguments: tuple[CommandArgument, ...],
         on_slow: OnSlow | None,
-        redirections: int,
     ) -> None:
         self._client = client
-        self._host = host
-        self._on_reply = on_reply
-        self._arguments = arguments
-        self._on_slow = on_slow
-        self._redirections = redirections
+        self.on_reply = on_reply
+        self.arguments = arguments
+        self.on_slow = on_slow
+        self.host: Host | None = None
+        self.redirections_left = MAX_REDIRECTIONS
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        is_resent = isinstance(reply, StoreUnavailable) and self._client.redirect_or_refresh(
-            reply, self._host, self._on_reply, self._arguments, self._on_slow, self._redirections
-        )
-        if not is_resent:
-            self._on_reply(reply)
+    def on_node_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if not (isinstance(reply, StoreUnavailable) and self._client.redirect_or_refresh(self, reply)):
+            self.on_reply(reply)
 
 
 def _slot_of(arguments: tuple[CommandArgument, ...]) -> int:
