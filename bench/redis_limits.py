@@ -5,7 +5,7 @@
 
 One process admits and commits requests of a key with limits of every kind, with `--outstanding` requests at once. Their
 bodies are varied (`bench.varied`), since the estimate of their tokens is a part of the time.
-Redis is a process of its own, and its time is not included.
+Redis is a process of its own. Its time is not included, and printed in a line of its own.
 """
 
 from __future__ import annotations
@@ -117,6 +117,12 @@ async def measure(kind: str, server: RedisServer, folder: Path, outstanding: int
     return cpu / requests * 1e6
 
 
+def server_cpu_seconds(server: RedisServer) -> float:
+    """Return the CPU time that a server has used."""
+    fields = dict(line.split(b":") for line in server.tell("INFO cpu").splitlines() if line.startswith(b"used_cpu_"))
+    return float(fields[b"used_cpu_user"]) + float(fields[b"used_cpu_sys"])
+
+
 async def measure_waits(fault: str, folder: Path, seconds: float) -> list[float]:
     """Return the sorted waits, in milliseconds, of 200 requests per second while Redis has a fault."""
     waits: list[float] = []
@@ -181,14 +187,23 @@ def main() -> None:
         decode_routing_info(body)
     found: dict[str, list[float]] = {"none": [], "memory": [], "redis": []}
     run: Callable[..., float] = lambda *arguments: uvloop.run(measure(*arguments))  # noqa: E731
+    server_times: list[float] = []
     with tempfile.TemporaryDirectory() as folder, RedisServer() as server:
         for _ in range(args.rounds):
             for kind, results in found.items():
+                before = server_cpu_seconds(server)
                 results.append(run(kind, server, Path(folder), args.outstanding, args.requests))
+                if kind == "redis":
+                    server_times.append((server_cpu_seconds(server) - before) / args.requests * 1e6)
     base = found["none"]
     for kind in ("memory", "redis"):
         added = sorted(value - none for value, none in zip(found[kind], base, strict=True))
         print(f"{kind:<7} adds {statistics.median(added):5.1f} µs of CPU per request ({added[0]:.1f}-{added[-1]:.1f})")
+    server_times.sort()
+    print(
+        f"Redis itself uses {statistics.median(server_times):.1f} µs of CPU per request "
+        f"({server_times[0]:.1f}-{server_times[-1]:.1f})"
+    )
 
 
 if __name__ == "__main__":

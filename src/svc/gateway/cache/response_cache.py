@@ -99,7 +99,7 @@ class ResponseCache:
             if pending_callbacks:
                 pending_callbacks.pop()(cached)
 
-        self.redis.send(on_reply, "GET", _cache_redis_key(cache_key), on_slow=on_slow)
+        self.redis.send(on_reply, ("GET", _cache_redis_key(cache_key)), on_slow)
 
     def _decode_cached(self, cache_key: bytes, reply: RedisReply | StoreUnavailable) -> CachedResponse | None:
         if not isinstance(reply, bytes):
@@ -131,14 +131,8 @@ class ResponseCache:
         cached = CachedResponse(body, backend.provider_name, backend.model_id, time.time() + ttl, dropped_fields)
         self._memory.put(cache_key, cached)
         if self.redis is not None:
-            self.redis.send(
-                _ignore_store_reply,
-                "SET",
-                _cache_redis_key(cache_key),
-                self._encode(cached),
-                "PX",
-                max(1, int(ttl * 1000)),
-            )
+            command = ("SET", _cache_redis_key(cache_key), self._encode(cached), "PX", max(1, int(ttl * 1000)))
+            self.redis.send(_ignore_store_reply, command)
 
 
 def _cache_redis_key(cache_key: bytes) -> str:

@@ -45,7 +45,7 @@ class SharedBreakers:
             await asyncio.sleep(BREAKER_POLL_SECONDS)
             names = list(self._load_balancer.breaker_states())
             if names:
-                self._redis.send(functools.partial(self._apply_states, names), "MGET", *map(_redis_key, names))
+                self._redis.send(functools.partial(self._apply_states, names), ("MGET", *map(_redis_key, names)))
 
     def _publish(self, health: BackendHealth) -> None:
         """Write the state of a breaker that this process has opened or closed."""
@@ -55,9 +55,9 @@ class SharedBreakers:
             state_value = (
                 f"{time.time() + open_seconds} {int(breaker.opened_for_slowness)} {int(breaker.has_responses)}"
             )
-            self._redis.send(_ignore_reply, "SET", _redis_key(health.name), state_value, "PX", int(open_seconds * 1000))
+            self._redis.send(_ignore_reply, ("SET", _redis_key(health.name), state_value, "PX", int(open_seconds * 1000)))
         elif breaker.state == "closed":
-            self._redis.send(_ignore_reply, "DEL", _redis_key(health.name))
+            self._redis.send(_ignore_reply, ("DEL", _redis_key(health.name)))
 
     def _apply_states(self, names: list[str], reply: RedisReply | StoreUnavailable) -> None:
         if not isinstance(reply, list) or len(reply) != len(names):

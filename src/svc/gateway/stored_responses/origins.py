@@ -59,7 +59,7 @@ class ResponseOrigins:
                 (_redis_key(key_id, response_id), msgspec.json.encode(origin)),
                 (_redis_owner_key(response_id), key_id.encode()),
             ):
-                self._redis.send(_ignore_reply, "SET", name, value, "EX", ORIGIN_TTL_SECONDS)
+                self._redis.send(_ignore_reply, ("SET", name, value, "EX", ORIGIN_TTL_SECONDS))
 
     def find(self, key_id: str, response_id: str, on_found: Callable[[FoundOrigin], None]) -> None:
         """Call `on_found` with the origin, at once or after queries to Redis. A slow reply is not waited for."""
@@ -89,12 +89,12 @@ class ResponseOrigins:
             elif known is not None:
                 report(known)
             else:
-                redis.send(on_owner, "GET", _redis_owner_key(response_id), on_slow=on_slow)
+                redis.send(on_owner, ("GET", _redis_owner_key(response_id)), on_slow)
 
         def on_slow() -> None:
             report(known)
 
-        redis.send(on_reply, "GET", _redis_key(key_id, response_id), on_slow=on_slow)
+        redis.send(on_reply, ("GET", _redis_key(key_id, response_id)), on_slow)
 
     def _put(self, key_id: str, response_id: str, origin: ResponseOrigin) -> None:
         name = (key_id, response_id)

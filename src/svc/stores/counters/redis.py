@@ -1,4 +1,4 @@
-"""Counters of keys in Redis, which several machines share. Each request runs the script `counters.lua` once.
+"""Counters of keys in Redis, which several machines share. A request calls the script `counters.lua` twice.
 
 A key that reached its request limit stays limited until the window advances. Until then this process repeats the
 rejection without a command to Redis.
@@ -25,8 +25,9 @@ import msgspec
 from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.key_limits import PERIOD_CODES, KeyLimits
 from svc.stores.counters.redis_types import CachedRejection, RedisReservation, Spending, SpentRequired
+from svc.stores.counters.script_calls import ScriptCall, ScriptCalls
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import LuaScript, OnReply, OnSlow, OutcomeUnknown, RedisClient, RedisReply
+from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
 
 HEARTBEAT_SECONDS: Final = 5.0
 """The interval at which keys with requests in flight are kept alive: a third of their time in `counters.lua`."""
@@ -54,7 +55,7 @@ class RedisCounters:
         self._redis = redis
         self._clock = clock
         source = resources.files("svc.stores.counters").joinpath("counters.lua")
-        self._script = LuaScript(source.read_text(encoding="utf-8"))
+        self._calls = ScriptCalls(redis, LuaScript(source.read_text(encoding="utf-8")))
         self._process_id = ""
         self._connected_at = 0.0
         self._seeds: dict[str, int] = {}
@@ -79,7 +80,7 @@ class RedisCounters:
             self._task.cancel()
             await asyncio.wait([self._task])
         leaving = [
-            self._redis.execute_script(self._script, (_redis_key(key_id),), (_encode(("leave", self._process_id)),))
+            self._calls.execute(_redis_key(key_id), _encode(("leave", self._process_id)))
             for key_id in self._open_counts
         ]
         await asyncio.gather(*leaving, return_exceptions=True)
@@ -111,23 +112,9 @@ class RedisCounters:
         if cached is not None and (rejection := self._current_rejection(cached, limits)) is not None:
             on_decision(rejection)
             return
-        spent_argument, process_id = ASK_FOR_SPENT if spent is None else spent, self._process_id
-        pending = _PendingReservation(self, limits, tokens, nano_usd, process_id, on_decision)
-        self._redis.run_script(
-            pending.on_reply,
-            self._script,
-            (_redis_key(limits.key_id),),
-            (
-                _encode(
-                    (
-                        *("reserve", process_id),
-                        *(limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
-                        *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd, spent_argument),
-                        random.getrandbits(48),
-                    )
-                ),
-            ),
-            on_slow,
+        spent_argument = ASK_FOR_SPENT if spent is None else spent
+        self._calls.add(
+            _PendingReservation(self, limits, tokens, nano_usd, self._process_id, spent_argument, on_decision, on_slow)
         )
 
     def parse_reply(
@@ -189,22 +176,24 @@ class RedisCounters:
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
         """End a reservation with the actual usage."""
         key_id, process = reservation.key_id, reservation.process
-        on_reply: OnReply = _ignore_reply
         if process == self._process_id:
             open_count = self._open_counts.pop(key_id, 1) - 1
             if open_count:
                 self._open_counts[key_id] = open_count
-        number = 0
-        if reservation.has_budget and nano_usd:
-            number = self._next_spending_number()
-            on_reply = _SpendingReport(self, Spending(key_id, process, number, nano_usd)).on_reply
-        arguments = (
-            *("commit", process, reservation.second, reservation.tokens, reservation.nano_usd),
-            *(tokens, nano_usd, number),
+        number = self._next_spending_number() if reservation.has_budget and nano_usd else 0
+        argument = _encode(
+            (
+                *("commit", process, reservation.second, reservation.tokens, reservation.nano_usd),
+                *(tokens, nano_usd, number),
+            )
         )
-        self._redis.run_script(on_reply, self._script, (_redis_key(key_id),), (_encode(arguments),))
+        if number:
+            spending = Spending(key_id, process, number, nano_usd)
+            self._calls.add(_SpendingReport(self, spending, argument))
+        else:
+            self._calls.add(ScriptCall(_redis_key(key_id), argument))
         if reservation.has_concurrency:  # the client's next request may reach Redis from another machine
-            self._redis.flush()
+            self._calls.flush()
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""
@@ -215,15 +204,14 @@ class RedisCounters:
         seed = self._seeds.get(spending.key_id)
         if seed is None:
             return
-        report = _SpendingReport(self, spending, is_repeat=is_repeat)
         number = -spending.number if is_repeat else spending.number
-        arguments = ("record_spend", spending.process, number, spending.nano_usd, seed)
-        self._redis.run_script(report.on_reply, self._script, (_redis_key(spending.key_id),), (_encode(arguments),))
+        argument = _encode(("record_spend", spending.process, number, spending.nano_usd, seed))
+        self._calls.add(_SpendingReport(self, spending, argument, is_repeat=is_repeat))
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
-        arguments = ("get_usage", PERIOD_CODES[limits.period], limits.period_start)
-        reply = await self._redis.execute_script(self._script, (_redis_key(limits.key_id),), (_encode(arguments),))
+        argument = _encode(("get_usage", PERIOD_CODES[limits.period], limits.period_start))
+        reply = await self._calls.execute(_redis_key(limits.key_id), argument)
         if not isinstance(reply, list) or len(reply) != 5:
             raise StoreUnavailable("Redis sent an unexpected reply.")
         requests, tokens, running, spent, reserved = reply
@@ -250,6 +238,7 @@ class RedisCounters:
 
     def _on_connect(self) -> None:
         """Take a new process id, and report the deferred spending."""
+        self._calls.fail_unsent()
         self._process_id = secrets.token_hex(8)
         self._connected_at = self._clock()
         self._rejections.clear()
@@ -264,17 +253,17 @@ class RedisCounters:
     async def _run_heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            key_ids, arguments = list(self._open_counts), _encode(("keep_alive", self._process_id))
+            key_ids, argument = list(self._open_counts), _encode(("keep_alive", self._process_id))
             for start in range(0, len(key_ids), HEARTBEAT_BATCH_KEYS):
                 for key_id in key_ids[start : start + HEARTBEAT_BATCH_KEYS]:
-                    self._redis.run_script(_ignore_reply, self._script, (_redis_key(key_id),), (arguments,))
+                    self._calls.add(ScriptCall(_redis_key(key_id), argument))
                 await asyncio.sleep(HEARTBEAT_BATCH_SECONDS)
 
 
-class _PendingReservation:
+class _PendingReservation(ScriptCall):
     """A reservation for which Redis has not replied."""
 
-    __slots__ = ("_counters", "_limits", "_nano_usd", "_on_decision", "_process_id", "_tokens")
+    __slots__ = ("_counters", "_limits", "_nano_usd", "_on_decision", "_on_slow", "_process_id", "_tokens")
 
     def __init__(
         self,
@@ -283,14 +272,28 @@ class _PendingReservation:
         tokens: int,
         nano_usd: int,
         process_id: str,
+        spent: int | str,
         on_decision: OnDecision,
+        on_slow: OnSlow | None,
     ) -> None:
+        super().__init__(
+            _redis_key(limits.key_id),
+            _encode(
+                (
+                    *("reserve", process_id),
+                    *(limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
+                    *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd, spent),
+                    random.getrandbits(48),
+                )
+            ),
+        )
         self._counters = counters
         self._limits = limits
         self._tokens = tokens
         self._nano_usd = nano_usd
         self._process_id = process_id
         self._on_decision = on_decision
+        self._on_slow = on_slow
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable):
@@ -300,13 +303,20 @@ class _PendingReservation:
                 self._counters.parse_reply(reply, self._limits, self._tokens, self._nano_usd, self._process_id)
             )
 
+    def on_slow(self) -> None:
+        if self._on_slow is not None:
+            self._on_slow()
 
-class _SpendingReport:
+
+class _SpendingReport(ScriptCall):
     """A report of money that Redis has not confirmed. It is deferred if it fails."""
 
     __slots__ = ("_counters", "_is_repeat", "_spending")
 
-    def __init__(self, counters: RedisCounters, spending: Spending, *, is_repeat: bool = False) -> None:
+    def __init__(
+        self, counters: RedisCounters, spending: Spending, argument: bytes, *, is_repeat: bool = False
+    ) -> None:
+        super().__init__(_redis_key(spending.key_id), argument)
         self._counters = counters
         self._spending = spending
         self._is_repeat = is_repeat
@@ -319,7 +329,3 @@ class _SpendingReport:
 
 def _redis_key(key_id: str) -> str:
     return f"svc:key:{key_id}"
-
-
-def _ignore_reply(reply: RedisReply | StoreUnavailable) -> None:
-    """Do nothing: the next heartbeat follows within seconds, and a request without cost leaves nothing to repeat."""

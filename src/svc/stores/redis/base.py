@@ -57,6 +57,11 @@ class RedisClient(ABC):
     def is_slow(self) -> bool:
         """True while replies take longer than a request waits. In a cluster: while those of any server do."""
 
+    @property
+    @abstractmethod
+    def has_key_slots(self) -> bool:
+        """True for a cluster, where all keys of a command must be in one slot."""
+
     @abstractmethod
     def add_connect_callback(self, callback: Callable[[], None]) -> None:
         """Call `callback` after each connect to a server. Redis may have lost data, or have old data."""
@@ -74,7 +79,7 @@ class RedisClient(ABC):
         """Connect, authenticate and write once, without `start`. Raises StoreUnavailable with the cause."""
 
     @abstractmethod
-    def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
+    def send(self, on_reply: OnReply, arguments: tuple[CommandArgument, ...], on_slow: OnSlow | None = None) -> None:
         """Send a command. `on_reply` gets the reply or a StoreUnavailable, possibly before `send` returns.
 
         If Redis rejects the command, the reply is a RedisReplyError. `on_slow` is called, perhaps repeatedly, if the
@@ -94,14 +99,13 @@ class RedisClient(ABC):
         on_slow: OnSlow | None = None,
     ) -> None:
         """Run a script as `send` does. It takes a second command if Redis has not cached the script."""
-
         call = _ScriptCall(self, on_reply, script.source, (len(keys), *keys, *arguments), on_slow)
-        self.send(call.on_reply, "EVALSHA", script.sha1, *call.arguments, on_slow=on_slow)
+        self.send(call.on_reply, ("EVALSHA", script.sha1, *call.arguments), on_slow)
 
     async def execute(self, *arguments: CommandArgument) -> RedisReply:
         """Send a command and return the reply. Raises StoreUnavailable."""
         future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
-        self.send(lambda reply: complete_future(future, reply), *arguments)
+        self.send(lambda reply: complete_future(future, reply), arguments)
         return await future
 
     async def execute_script(
@@ -134,7 +138,7 @@ class _ScriptCall:
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         if type(reply) is RedisReplyError and reply.kind == "NOSCRIPT":
-            self._client.send(self._on_reply, "EVAL", self._source, *self.arguments, on_slow=self._on_slow)
+            self._client.send(self._on_reply, ("EVAL", self._source, *self.arguments), self._on_slow)
         else:
             self._on_reply(reply)
 

@@ -58,6 +58,10 @@ class ClusterClient(RedisClient):
     def is_slow(self) -> bool:
         return any(node.is_slow for node in self._nodes.values())
 
+    @property
+    def has_key_slots(self) -> bool:
+        return True
+
     def add_connect_callback(self, callback: Callable[[], None]) -> None:
         self._connect_callbacks.append(callback)
         for node in self._nodes.values():
@@ -85,7 +89,7 @@ class ClusterClient(RedisClient):
         if None in self._primaries:
             raise StoreUnavailable("The cluster does not have all slots.")
 
-    def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
+    def send(self, on_reply: OnReply, arguments: tuple[CommandArgument, ...], on_slow: OnSlow | None = None) -> None:
         command = _ClusterCommand(self, on_reply, arguments, on_slow)
         self._send_command(command, self._primaries[_slot_of(arguments)])
 
@@ -100,7 +104,7 @@ class ClusterClient(RedisClient):
             command.on_reply(StoreUnavailable("No server of the cluster has this key."))
             return
         command.host = host
-        node.send(command.on_node_reply, *command.arguments, on_slow=command.on_slow)
+        node.send(command.on_node_reply, command.arguments, command.on_slow)
 
     def redirect_or_refresh(self, command: _ClusterCommand, error: StoreUnavailable) -> bool:
         """Send a failed command again, if its error says so. Return False if the error is the reply."""
@@ -124,7 +128,7 @@ class ClusterClient(RedisClient):
             self._primaries[slot] = target
             self._refresh_requested.set()
         else:
-            self._nodes[target].send(_ignore_reply, "ASKING")
+            self._nodes[target].send(_ignore_reply, ("ASKING",))
         self._send_command(command, target)
         return True
 

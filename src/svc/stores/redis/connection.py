@@ -69,6 +69,10 @@ class RedisConnection(RedisClient):
     def is_slow(self) -> bool:
         return self._protocol is not None and self._protocol.is_slow
 
+    @property
+    def has_key_slots(self) -> bool:
+        return False  # ClusterClient uses it for one server, and has the slots
+
     def add_connect_callback(self, callback: Callable[[], None]) -> None:
         self._connect_callbacks.append(callback)
 
@@ -92,7 +96,7 @@ class RedisConnection(RedisClient):
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def send(self, on_reply: OnReply, *arguments: CommandArgument, on_slow: OnSlow | None = None) -> None:
+    def send(self, on_reply: OnReply, arguments: tuple[CommandArgument, ...], on_slow: OnSlow | None = None) -> None:
         if self._protocol is None:
             on_reply(StoreUnavailable("Redis is not connected."))
         else:
