@@ -31,8 +31,8 @@ from svc.stores.redis.factory import open_redis
 SCRIPT = resources.files("svc.stores.counters").joinpath("counters.lua").read_text(encoding="utf-8")
 KEYS = 16
 MEASUREMENT_TIMEOUT_SECONDS = 60
-RESERVE = msgspec.msgpack.encode(("reserve", "p", 10**9, 10**9, 10**6, 10**15, 3, 0, 100, 1000, 0, 12345))
-COMMIT = msgspec.msgpack.encode(("commit", "p", 1, 100, 1000, 40, 400, 0))
+RESERVE = msgspec.msgpack.encode([("reserve", "p", 10**9, 10**9, 10**6, 10**15, 3, 0, 100, 1000, 0, 12345)])
+COMMIT = msgspec.msgpack.encode([("commit", "p", 1, 100, 1000, 40, 400, 0)])
 
 Pair = Callable[[str, Callable[[], None]], None]
 """Reserve and commit for a key, then call back."""
@@ -47,9 +47,9 @@ async def open_ours(server: RedisServer, stack: AsyncExitStack) -> Pair:
 
     def run(key: str, on_done: Callable[[], None]) -> None:
         def commit(reply: Any) -> None:
-            assert reply[0] == 1, reply
+            assert reply[0][0] == 1, reply
             redis.run_script(
-                lambda committed: on_done() if committed == [1] else print(committed),
+                lambda committed: on_done() if committed == [[1]] else print(committed),
                 script,
                 (key,),
                 (COMMIT,),
@@ -66,7 +66,7 @@ def run_in_tasks(call: Callable[[str, tuple[Any, ...]], Awaitable[Any]]) -> Pair
 
     async def pair(key: str, on_done: Callable[[], None]) -> None:
         reply = await call(key, (RESERVE,))
-        assert reply[0] == 1, reply
+        assert reply[0][0] == 1, reply
         await call(key, (COMMIT,))
         on_done()
 

@@ -48,8 +48,10 @@ async def test_redis_counters_script_cached_between_two_commits_add_both() -> No
         first, second = await reserve(counters), await reserve(counters)
         await redis.execute("SCRIPT", "FLUSH")
         counters.commit(first, 0, 100)
-        redis.send(lambda reply: None, "SCRIPT", "LOAD", counters._script.source)  # another process
+        counters._calls.flush()
+        redis.send(lambda reply: None, ("SCRIPT", "LOAD", counters._calls._script.source))  # another process
         counters.commit(second, 0, 200)
+        counters._calls.flush()
         await redis.execute("PING")
         assert (await counters.get_usage(LIMITS)).spent_nano_usd == 300
         await counters.close()

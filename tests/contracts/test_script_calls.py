@@ -72,9 +72,7 @@ async def test_script_calls_of_one_iteration_are_one_command(redis: RedisClient,
         assert (await counters.get_usage(limits)).requests == count
 
 
-async def test_script_calls_above_the_maximum_are_several_commands(
-    redis: RedisClient, counters: RedisCounters
-) -> None:
+async def test_script_calls_above_the_maximum_are_several_commands(redis: RedisClient, counters: RedisCounters) -> None:
     before = await count_scripts(redis)
     outcomes = await asyncio.gather(*reserve(counters, LIMITS[:1] * (MAX_CALLS + 1)))
     assert await count_scripts(redis) == before + 2

@@ -35,7 +35,7 @@ from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
-from svc.stores.counters.shared_memory import SharedCounters
+from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 from svc.stores.database.base import Database, StoreUnavailable, budget_period_start
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey, EphemeralKey
@@ -257,12 +257,13 @@ class RateLimiter:
         return tokens, cost_nano_usd
 
     def _start_admission(self, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback) -> None:
-        needs_spent = limits.budget_nano_usd and self._counters.needs_spent(limits)
-        if self._redis_counters is None and not needs_spent:
-            callback(self._reserve_locally(limits, tokens, cost_nano_usd))
-            return
+        if self._redis_counters is None:
+            outcome = self._counters.reserve_if_spent_known(limits, tokens, cost_nano_usd)
+            if outcome is not None:
+                callback(self._build_reservation(limits, tokens, cost_nano_usd, outcome))
+                return
         pending = _PendingAdmission(self, limits, tokens, cost_nano_usd, callback)
-        if needs_spent:
+        if self._redis_counters is None or (limits.budget_nano_usd and self._counters.needs_spent(limits)):
             self._start_task(self._load_spent(pending))
         else:
             self._reserve(pending, None)
@@ -355,6 +356,17 @@ class RateLimiter:
     ) -> Reservation | SvcError:
         """Reserve by the counters of this machine."""
         outcome = self._counters.reserve(limits, tokens, cost_nano_usd)
+        return self._build_reservation(limits, tokens, cost_nano_usd, outcome, awaits_redis=awaits_redis)
+
+    def _build_reservation(
+        self,
+        limits: KeyLimits,
+        tokens: int,
+        cost_nano_usd: int,
+        outcome: SharedMemoryReservation | LimitExceeded,
+        *,
+        awaits_redis: bool = False,
+    ) -> Reservation | SvcError:
         if isinstance(outcome, LimitExceeded):
             return build_limit_error(limits, outcome, tokens, cost_nano_usd)
         lines = format_rate_limit_headers(

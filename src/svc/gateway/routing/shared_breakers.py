@@ -55,7 +55,9 @@ class SharedBreakers:
             state_value = (
                 f"{time.time() + open_seconds} {int(breaker.opened_for_slowness)} {int(breaker.has_responses)}"
             )
-            self._redis.send(_ignore_reply, ("SET", _redis_key(health.name), state_value, "PX", int(open_seconds * 1000)))
+            self._redis.send(
+                _ignore_reply, ("SET", _redis_key(health.name), state_value, "PX", int(open_seconds * 1000))
+            )
         elif breaker.state == "closed":
             self._redis.send(_ignore_reply, ("DEL", _redis_key(health.name)))
 

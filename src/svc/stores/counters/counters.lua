@@ -15,7 +15,7 @@
 --     buried                  the second of the last check for expired processes
 --   In a cluster, a script can use the keys of one slot only. It then has one operation.
 --
---   ARGV has one array in MessagePack per operation. Its items, and the results:
+--   ARGV[1] is an array in MessagePack. It has an array for each operation, with these items and results:
 --     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
 --       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
 --       -> {1, requests left, tokens left, ms to reset, second, seed}
@@ -341,17 +341,16 @@ local OPERATIONS = {
   leave = leave,
 }
 
-local function run(number)
-  key, second, millis, at, changed = KEYS[number], redis_second, redis_millis, {}, {}
-  local argument = cmsgpack.unpack(ARGV[number])
-  local result = OPERATIONS[argument[1]](unpack(argument, 2))
+local function run(operation_key, arguments)
+  key, second, millis, at, changed = operation_key, redis_second, redis_millis, {}, {}
+  local result = OPERATIONS[arguments[1]](unpack(arguments, 2))
   save()
   return result
 end
 
 local results = {}
-for number = 1, #KEYS do
-  local succeeded, result = pcall(run, number)
+for number, arguments in ipairs(cmsgpack.unpack(ARGV[1])) do
+  local succeeded, result = pcall(run, KEYS[number], arguments)
   if not succeeded then
     if number == 1 then
       error(result, 0)

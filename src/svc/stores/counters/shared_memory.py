@@ -1,9 +1,11 @@
 """Counters of keys in memory that all workers of one machine share, so that limits apply to the machine.
 
-One slot for each key, in 64-bit words: HEAD | requests of each second | tokens of each second | a pair per worker
+One slot for each key, in 64-bit words: HEAD | requests and tokens of each second | a pair per worker
 
     HEAD   hash of the key, last use, newest second, sums of requests and tokens, spent nano-USD, period start, period
     pair   requests in flight in that worker, nano-USD reserved there; cleared when the worker is replaced
+
+Words that change together are neighbours: a call of `struct` for two words costs less than a change of one.
 
 A change of a slot locks the slot's byte of the file. The kernel releases the lock when a process dies. A single
 process needs neither file nor lock. The window has 61 one-second buckets, which contain any interval of 60 seconds.
@@ -41,12 +43,16 @@ _SPENT_NANO_USD: Final = 5
 _PERIOD_START: Final = 6
 _PERIOD_CODE: Final = 7
 HEAD_WORDS: Final = 8
-_REQUEST_SECONDS: Final = HEAD_WORDS
-_TOKEN_SECONDS: Final = HEAD_WORDS + COUNTER_WINDOW_SECONDS
+_WINDOW: Final = HEAD_WORDS
+"""Two words for each second: requests and tokens."""
+_REQUESTS: Final = 0
+_TOKENS: Final = 1
 _WORKER_PAIRS: Final = HEAD_WORDS + 2 * COUNTER_WINDOW_SECONDS
 _EMPTY_WINDOW: Final = array("q", bytes(8 * 2 * COUNTER_WINDOW_SECONDS))
 _read_head: Final = Struct(f"{HEAD_WORDS}q").unpack_from
 """Reads all words of a head in one call. Reading a single word costs a third of that."""
+_read_pair: Final = Struct("2q").unpack_from
+_write_pair: Final = Struct("2q").pack_into
 
 
 def _hash_key(key_id: str) -> int:
@@ -171,8 +177,22 @@ class SharedCounters:
     ) -> SharedMemoryReservation | LimitExceeded:
         """Reserve one request, tokens and nano-USD. `force` counts the request even if it exceeds a limit.
 
-        A request that another limit than `rpm` rejects counts for `rpm` only. It reserves nothing.
+        A request that another limit than `rpm` rejects counts for `rpm` only. It reserves nothing. A budget whose spent
+        sum is unknown counts from 0.
         """
+        outcome = self._reserve(limits, tokens, nano_usd, force=force, requires_spent=False)
+        assert outcome is not None
+        return outcome
+
+    def reserve_if_spent_known(
+        self, limits: KeyLimits, tokens: int, nano_usd: int
+    ) -> SharedMemoryReservation | LimitExceeded | None:
+        """Reserve, or return None if `set_spent` must be called before the budget of the key can be enforced."""
+        return self._reserve(limits, tokens, nano_usd, force=False, requires_spent=limits.budget_nano_usd > 0)
+
+    def _reserve(
+        self, limits: KeyLimits, tokens: int, nano_usd: int, *, force: bool, requires_spent: bool
+    ) -> SharedMemoryReservation | LimitExceeded | None:
         slot, key_hash = self._slot_for_key(limits.key_id)
         now = self._clock()
         words, base, second = self._words, slot * self._slot_words, int(now)
@@ -183,30 +203,24 @@ class SharedCounters:
                 self._claim_slot(base, key_hash)
                 self._advance_window(base, second)
                 head = _read_head(self._mmap, 8 * base)
+            if requires_spent and not _has_period(head, limits):
+                return None
             second, requests, used = head[_NEWEST_SECOND], head[_REQUEST_SUM], head[_TOKEN_SUM]
+            bucket = base + _WINDOW + 2 * (second % COUNTER_WINDOW_SECONDS)
             remaining = max(0, limits.requests - requests), max(0, limits.tokens - used)
             exceeded = None if force else self._find_exceeded_limit(base, head, limits, tokens, nano_usd)
             if exceeded is not None:
                 if exceeded[0] != "rpm":
-                    words[base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS] += 1
+                    words[bucket + _REQUESTS] += 1
                     words[base + _REQUEST_SUM] = requests + 1
                     remaining = max(0, remaining[0] - 1), remaining[1]
-                resets = [
-                    self._seconds_until_empty(base, row, second, now) for row in (_REQUEST_SECONDS, _TOKEN_SECONDS)
-                ]
+                resets = [self._seconds_until_empty(base, unit, second, now) for unit in (_REQUESTS, _TOKENS)]
                 running, reserved = self._sum_running(base)
                 usage = LimitUsage(requests, used, running, words[base + _SPENT_NANO_USD], reserved)
                 return LimitExceeded(exceeded[0], exceeded[1], remaining[0], remaining[1], resets[0], resets[1], usage)
-            bucket = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
-            words[bucket] += 1
-            words[base + _REQUEST_SUM] = requests + 1
-            if tokens:
-                words[bucket + COUNTER_WINDOW_SECONDS] += tokens
-                words[base + _TOKEN_SUM] = used + tokens
-            pair = base + self._own_pair
-            words[pair] += 1
-            if nano_usd:
-                words[pair + 1] += nano_usd
+            self._add_to_pair(bucket, 1, tokens)
+            _write_pair(self._mmap, 8 * (base + _REQUEST_SUM), requests + 1, used + tokens)
+            self._add_to_pair(base + self._own_pair, 1, nano_usd)
         finally:
             self._unlock_slot(slot)
         reset = second + COUNTER_WINDOW_SECONDS - now
@@ -223,14 +237,11 @@ class SharedCounters:
                 return
             difference = tokens - reservation.tokens
             if difference and 0 <= words[base + _NEWEST_SECOND] - reservation.second < COUNTER_WINDOW_SECONDS:
-                words[base + _TOKEN_SECONDS + reservation.second % COUNTER_WINDOW_SECONDS] += difference
-                words[base + _TOKEN_SUM] += difference
-            pair = base + self._own_pair
-            words[pair] = max(0, words[pair] - 1)
-            if reservation.nano_usd:
-                words[pair + 1] = max(0, words[pair + 1] - reservation.nano_usd)
-            if nano_usd:
-                words[base + _SPENT_NANO_USD] += nano_usd
+                words[base + _WINDOW + 2 * (reservation.second % COUNTER_WINDOW_SECONDS) + _TOKENS] += difference
+            else:
+                difference = 0
+            self._add_to_pair(base + self._own_pair, -1, -reservation.nano_usd)
+            self._add_to_pair(base + _TOKEN_SUM, difference, nano_usd)  # and _SPENT_NANO_USD, its neighbour
         finally:
             self._unlock_slot(reservation.slot)
 
@@ -244,9 +255,7 @@ class SharedCounters:
             self._claim_slot(base, key_hash)
             self._advance_window(base, int(now))
             if words[base + _NEWEST_SECOND] - second < COUNTER_WINDOW_SECONDS:
-                bucket = base + _REQUEST_SECONDS + second % COUNTER_WINDOW_SECONDS
-                words[bucket] += 1
-                words[bucket + COUNTER_WINDOW_SECONDS] += tokens
+                self._add_to_pair(base + _WINDOW + 2 * (second % COUNTER_WINDOW_SECONDS), 1, tokens)
                 words[base + _REQUEST_SUM] += 1
                 words[base + _TOKEN_SUM] += tokens
         finally:
@@ -284,9 +293,9 @@ class SharedCounters:
     ) -> tuple[str, float] | None:
         second, requests, used = head[_NEWEST_SECOND], head[_REQUEST_SUM], head[_TOKEN_SUM]
         if limits.requests and requests >= limits.requests:
-            return "rpm", self._seconds_until_freed(base, _REQUEST_SECONDS, second, requests - limits.requests + 1)
+            return "rpm", self._seconds_until_freed(base, _REQUESTS, second, requests - limits.requests + 1)
         if limits.tokens and used + tokens > limits.tokens:
-            return "tpm", self._seconds_until_freed(base, _TOKEN_SECONDS, second, used + tokens - limits.tokens)
+            return "tpm", self._seconds_until_freed(base, _TOKENS, second, used + tokens - limits.tokens)
         if limits.concurrency or limits.budget_nano_usd:
             running, reserved = self._sum_running(base)
             if limits.concurrency and running >= limits.concurrency:
@@ -304,19 +313,24 @@ class SharedCounters:
                     return "budget", 1.0
         return None
 
-    def _seconds_until_freed(self, base: int, row: int, second: int, needed: int) -> float:
+    def _add_to_pair(self, index: int, first: int, second: int) -> None:
+        """Add to two words, which do not become negative."""
+        pair: tuple[int, int] = _read_pair(self._mmap, 8 * index)
+        _write_pair(self._mmap, 8 * index, max(0, pair[0] + first), max(0, pair[1] + second))
+
+    def _seconds_until_freed(self, base: int, unit: int, second: int, needed: int) -> float:
         """Return the seconds until `needed` units have left the window."""
         freed = 0
         for age in range(COUNTER_WINDOW_SECONDS - 1, -1, -1):
-            freed += self._words[base + row + (second - age) % COUNTER_WINDOW_SECONDS]
+            freed += self._words[base + _WINDOW + 2 * ((second - age) % COUNTER_WINDOW_SECONDS) + unit]
             if freed >= needed:
                 return float(COUNTER_WINDOW_SECONDS - age)
         return float(COUNTER_WINDOW_SECONDS)
 
-    def _seconds_until_empty(self, base: int, row: int, second: int, now: float) -> float:
+    def _seconds_until_empty(self, base: int, unit: int, second: int, now: float) -> float:
         """Return the seconds until all units have left the window."""
         for age in range(COUNTER_WINDOW_SECONDS):
-            if self._words[base + row + (second - age) % COUNTER_WINDOW_SECONDS]:
+            if self._words[base + _WINDOW + 2 * ((second - age) % COUNTER_WINDOW_SECONDS) + unit]:
                 return second - age + COUNTER_WINDOW_SECONDS - now
         return 0.0
 
@@ -345,15 +359,15 @@ class SharedCounters:
         if second <= newest:
             return
         if second - newest >= COUNTER_WINDOW_SECONDS:
-            words[base + _REQUEST_SECONDS : base + _WORKER_PAIRS] = memoryview(_EMPTY_WINDOW)
+            words[base + _WINDOW : base + _WORKER_PAIRS] = memoryview(_EMPTY_WINDOW)
             words[base + _REQUEST_SUM] = words[base + _TOKEN_SUM] = 0
         else:
             for old in range(newest + 1, second + 1):
-                bucket = base + _REQUEST_SECONDS + old % COUNTER_WINDOW_SECONDS
-                if words[bucket] or words[bucket + COUNTER_WINDOW_SECONDS]:
-                    words[base + _REQUEST_SUM] -= words[bucket]
-                    words[base + _TOKEN_SUM] -= words[bucket + COUNTER_WINDOW_SECONDS]
-                    words[bucket] = words[bucket + COUNTER_WINDOW_SECONDS] = 0
+                bucket = base + _WINDOW + 2 * (old % COUNTER_WINDOW_SECONDS)
+                if words[bucket + _REQUESTS] or words[bucket + _TOKENS]:
+                    words[base + _REQUEST_SUM] -= words[bucket + _REQUESTS]
+                    words[base + _TOKEN_SUM] -= words[bucket + _TOKENS]
+                    words[bucket + _REQUESTS] = words[bucket + _TOKENS] = 0
         words[base + _NEWEST_SECOND] = words[base + _LAST_USED] = second
 
     # slots
@@ -414,8 +428,9 @@ class SharedCounters:
             if words[base + _KEY_HASH]:
                 self._lock_slot(slot)
                 words[base + self._own_pair] = words[base + self._own_pair + 1] = 0
-                words[base + _REQUEST_SUM] = sum(words[base + _REQUEST_SECONDS : base + _TOKEN_SECONDS])
-                words[base + _TOKEN_SUM] = sum(words[base + _TOKEN_SECONDS : base + _WORKER_PAIRS])
+                window = words[base + _WINDOW : base + _WORKER_PAIRS].tolist()
+                words[base + _REQUEST_SUM] = sum(window[_REQUESTS::2])
+                words[base + _TOKEN_SUM] = sum(window[_TOKENS::2])
                 self._unlock_slot(slot)
 
     def _lock_slot(self, slot: int) -> None:
