@@ -24,11 +24,14 @@ from svc import settings
 from svc.cli import _config_values
 from svc.cli.base import print_json, print_table
 from svc.console.trusted_proxies import TrustedProxies
+from svc.distribution import install_command
 from svc.errors import UsageError
+from svc.gateway.local_model import supervisor
 from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import build_providers
 from svc.gateway.upstream.pool import default_ssl_context
-from svc.settings import Settings
+from svc.settings import LocalSettings, Settings
+from svc.stores.local_models import find_local_models
 
 _ERROR_LOCATION = re.compile(r"^(?P<file>[^\n]+?), line (?P<line>\d+): |^(?P<toml>[^\n]+?) is not valid TOML: .*")
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
@@ -87,6 +90,20 @@ def _check(loaded: Settings) -> Iterator[str]:
         origin = loaded.config.find_origin("gateway.trusted_proxies") or "settings"
         raise UsageError(f"{origin}: trusted_proxies in [gateway]: {error}.") from error
     yield from provider_warnings(loaded, providers)
+    if loaded.local.enabled:
+        yield from _warn_of_missing_models(loaded)
+
+
+def _warn_of_missing_models(loaded: Settings) -> Iterator[str]:
+    """Name the models of [local] that this machine does not have. The check can run on another machine."""
+    installed = find_local_models(loaded)
+    if not supervisor.is_installed():
+        yield f"Models on this machine need an extra; install it with: {install_command('local')}"
+    named = [loaded.local.model] if loaded.local.model != LocalSettings().model or not installed else []
+    named += [row.name for row in loaded.local.models]
+    for name in dict.fromkeys(named):
+        if name not in installed:
+            yield f"The model {name} of [local] is not installed on this machine. Add it with: svc models add {name}"
 
 
 def _describe_error(message: str) -> dict[str, Any]:

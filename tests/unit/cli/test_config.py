@@ -92,6 +92,14 @@ def test_check_invalid_file_exits_1_with_file_and_line(
     assert (plain.returncode, plain.stdout) == (1, f"error: {error['message']}\n")
 
 
+def test_check_warns_of_models_that_are_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "svc.toml").write_text('[local]\nenabled = true\nmodels = [{ name = "no-such-model" }]\n')
+    status, found = check(tmp_path)
+    assert (status, found["errors"]) == (0, [])
+    missing = [warning for warning in found["warnings"] if "not installed on this machine" in warning]
+    assert [warning.rpartition(" ")[2] for warning in missing] == ["smollm2-135m", "no-such-model"]
+
+
 def test_check_wrong_use_exits_2(folder: Path) -> None:
     assert svc_config(folder, "check", "--config", "none.toml").returncode == 2
     assert svc_config(folder, "check", "--yaml").returncode == 2
