@@ -290,6 +290,33 @@ def test_openai_request_tool_choice_is_decoded(choice: Any, expected: ToolChoice
     assert read(openai, tool_choice=choice).tool_choice == expected
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_openai_request_allowed_tools_are_the_only_tools(mode: str) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("f", "g", "h")]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [tools[2], tools[0]]}}
+    request = read(openai, tools=tools, tool_choice=choice)
+    assert ([tool.name for tool in request.tools], request.tool_choice) == (["f", "h"], ToolChoice(mode))
+    made = write(anthropic, openai, tools=tools, tool_choice=choice)
+    assert [tool["name"] for tool in made["tools"]] == ["f", "h"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "param"),
+    [
+        (None, ""),
+        ({"mode": "auto"}, ".tools"),
+        ({"mode": "auto", "tools": []}, ".tools"),
+        ({"mode": "never", "tools": []}, ".mode"),
+        ({"tools": [{"type": "function"}]}, ".tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": "x"}}]}, ".tools[0].function.name"),
+    ],
+)
+def test_openai_request_invalid_allowed_tools_are_rejected(allowed: Any, param: str) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert rejected_param(openai, tools=tools, tool_choice=choice) == f"tool_choice.allowed_tools{param}"
+
+
 def test_openai_request_invalid_tool_choice_is_rejected() -> None:
     assert rejected_param(openai, tool_choice="sometimes") == "tool_choice"
     assert rejected_param(openai, tool_choice={"type": "function"}) == "tool_choice.function"

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from svc.dialects.openai.documents import DATA_URL_PATTERN, decode_file
 from svc.dialects.openai.translation_schema import (
+    AllowedTools,
     ImageUrl,
     RequestFields,
     RequestFormat,
@@ -49,6 +50,9 @@ def decode_request(raw: bytes) -> ChatRequest:
     body = convert_client_value(fields, RequestFields, "")
     options = body.stream_options
     stop = body.stop or []
+    tools = [_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])]
+    if isinstance(body.tool_choice, RequestToolChoice) and body.tool_choice.type == "allowed_tools":
+        tools = _restrict_tools(_require_allowed_tools(body.tool_choice), tools)
     return ChatRequest(
         model=body.model,
         messages=[_decode_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)],
@@ -59,7 +63,7 @@ def decode_request(raw: bytes) -> ChatRequest:
         top_p=body.top_p,
         top_k=body.top_k,
         stop=[stop] if isinstance(stop, str) else stop,
-        tools=[_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])],
+        tools=tools,
         tool_choice=_decode_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_decode_response_format(body.response_format),
@@ -182,8 +186,33 @@ def _decode_tool(tool: RequestTool, path: str) -> ToolDefinition:
 
 def _decode_tool_choice(choice: Literal["auto", "none", "required"] | RequestToolChoice | None) -> ToolChoice | None:
     if isinstance(choice, RequestToolChoice):
+        if choice.type == "allowed_tools":
+            return ToolChoice(_require_allowed_tools(choice).mode)
         return ToolChoice("tool", _require_function(choice.function, choice.type, "tool_choice").name)
     return ToolChoice(choice) if choice else None
+
+
+def _require_allowed_tools(choice: RequestToolChoice) -> AllowedTools:
+    if choice.allowed_tools is None:
+        path = "tool_choice.allowed_tools"
+        raise InvalidRequest(f"`{path}` is required.", param=path)
+    return choice.allowed_tools
+
+
+def _restrict_tools(allowed: AllowedTools, tools: list[ToolDefinition]) -> list[ToolDefinition]:
+    """Return the tools that the client allows. Other dialects do not have such a list."""
+    names, known = set(), {tool.name for tool in tools}
+    for index, tool in enumerate(allowed.tools):
+        path = f"tool_choice.allowed_tools.tools[{index}]"
+        name = _require_function(tool.function, tool.type, path).name
+        if name not in known:
+            path += ".function.name"
+            raise InvalidRequest(f"`{path}` is {name[:64]!r}, which is not in `tools`.", param=path)
+        names.add(name)
+    if not names:
+        path = "tool_choice.allowed_tools.tools"
+        raise InvalidRequest(f"`{path}` names no tool.", param=path)
+    return [tool for tool in tools if tool.name in names]
 
 
 def _decode_response_format(response_format: RequestFormat | None) -> ResponseFormat | None:

@@ -95,10 +95,18 @@ class NamedFunction(msgspec.Struct):
 
 
 class RequestToolChoice(msgspec.Struct):
-    """`tool_choice` that names a tool."""
+    """`tool_choice` that is an object, or one of its allowed tools."""
 
     type: str
     function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+class AllowedTools(msgspec.Struct):
+    """`tool_choice.allowed_tools`: the model calls only these of the request's tools."""
+
+    tools: list[RequestToolChoice]
+    mode: Literal["auto", "required"] = "auto"
 
 
 class RequestJsonSchema(msgspec.Struct):

@@ -170,7 +170,7 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
     [
         ({"tools": [TOOL]}, "tools[0].type"),
         ({"tool_choice": CHOSEN}, "tool_choice.type"),
-        ({"tool_choice": ALLOWED}, "tool_choice.type"),
+        ({"tool_choice": ALLOWED}, "tool_choice.allowed_tools.tools[0].type"),
         ({"messages": CALLED}, "messages[1].tool_calls[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ],
