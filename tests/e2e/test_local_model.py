@@ -28,7 +28,10 @@ KEY = "key-of-the-child-process"
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
 
 
-def server_options(path: Path) -> LocalServerOptions:
+ENDLESS_GRAMMAR = 'root ::= x{0,60} "b"\nx ::= y{0,60}\ny ::= z{0,60}\nz ::= "a"?'
+
+
+def server_options(path: Path, **options: Any) -> LocalServerOptions:
     return LocalServerOptions(
         model="smollm2-135m",
         model_path=str(path),
@@ -36,14 +39,15 @@ def server_options(path: Path) -> LocalServerOptions:
         context=8192,
         sampling=Sampling(),
         threads=inference_thread_count(),
+        **options,
     )
 
 
 @asynccontextmanager
 async def running(
-    path: Path, on_address: Callable[[str], None] = lambda _: None
+    path: Path, on_address: Callable[[str], None] = lambda _: None, **options: Any
 ) -> AsyncIterator[LocalModelSupervisor]:
-    model = LocalModelSupervisor(server_options(path), on_address=on_address)
+    model = LocalModelSupervisor(server_options(path, **options), on_address=on_address)
     await model.start()
     try:
         yield model
@@ -125,6 +129,22 @@ async def test_local_model_killed_process_is_restarted(model_path: Path) -> None
     assert last is not None
     assert has_exited(last)
     assert (model.pid, model.base_url) == (None, None)
+
+
+async def test_local_model_without_progress_is_restarted(model_path: Path) -> None:
+    """A request keeps llama.cpp busy without an end, and all others would wait for it."""
+    bearer = {"authorization": f"Bearer {KEY}"}
+    async with running(model_path, stall_seconds=4.0) as model:
+        first = model.pid
+        long_prompt = [{"role": "user", "content": "word " * 600}]  # takes longer, with progress
+        await asyncio.to_thread(call, model, "/chat/completions", {"messages": long_prompt}, **bearer)
+        assert model.pid == first
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            await asyncio.to_thread(
+                call, model, "/chat/completions", {"messages": ASK, "grammar": ENDLESS_GRAMMAR}, **bearer
+            )
+        await until(lambda: model.pid not in (None, first))
+        await asyncio.to_thread(call, model, "/chat/completions", {"messages": ASK}, **bearer)
 
 
 PARENT = """

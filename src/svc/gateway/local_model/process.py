@@ -2,8 +2,9 @@
 
 `python -m svc.gateway.local_model.process` reads one line of JSON (`supervisor.LocalServerOptions`) from stdin.
 When the server is ready, it writes one line `{"address": "http://127.0.0.1:PORT"}` to stdout. It exits when stdin is
-closed or its parent has exited, so that it never outlives the gateway. The API key is passed on stdin, because
-other users can read the process list.
+closed or its parent has exited, so that it never outlives the gateway. It also exits, and is restarted, if the server
+makes no progress: some grammars keep llama.cpp busy without an end. The API key is passed on stdin, because other users
+can read the process list.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import re
 import resource
 import select
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ EMBEDDING_BATCH_MARGIN_TOKENS = 64
 """A batch that is larger than the context, so that a too long input gets status 400. Otherwise it gets 500."""
 MIN_REQUEST_MEMORY_BYTES, MAX_REQUEST_MEMORY_BYTES = 512 << 20, 4 << 30
 """Bounds of the memory that all requests together may allocate."""
+PROGRESS_CHECK_SECONDS = 1.0
 CONTEXT_CHECKPOINTS = 2
 """Copies of a slot's state that a model with a sliding window keeps. The default of 32 can be many gigabytes."""
 
@@ -41,8 +45,30 @@ def main() -> None:
     _limit_request_memory(Path(options["model_path"]))
     sys.stdout.write(json.dumps({"address": server.listening_address}) + "\n")
     sys.stdout.flush()
-    _wait_for_parent_exit(parent)
+    watch = _ProgressWatch(server, options["stall_seconds"]) if options["kind"] == "chat" else None
+    _wait_for_exit(parent, watch)
     os._exit(0)  # skips the server's shutdown, which waits for responses that no client reads
+
+
+class _ProgressWatch:
+    """Asks the server for its metrics, which it returns between two batches."""
+
+    def __init__(self, server: Any, stall_seconds: float) -> None:
+        self._server = server
+        self._stall_seconds = stall_seconds
+        self._seconds = 0
+        threading.Thread(target=self._ask_repeatedly, name="progress", daemon=True).start()
+
+    def count_second(self) -> bool:
+        """Return whether the server has stalled. Seconds in which this process was stopped do not count."""
+        self._seconds += 1
+        return self._seconds > self._stall_seconds
+
+    def _ask_repeatedly(self) -> None:
+        while True:
+            self._server.handle_metrics()
+            time.sleep(PROGRESS_CHECK_SECONDS)
+            self._seconds = 0
 
 
 def _limit_request_memory(model_path: Path) -> None:
@@ -96,6 +122,7 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.n_ctx_checkpoints = CONTEXT_CHECKPOINTS
     parameters.ui = False
     parameters.endpoint_slots = False  # the endpoint would expose prompts
+    parameters.endpoint_metrics = True  # for _ProgressWatch
     parameters.cors_origins = ""
     parameters.verbosity = ERROR_VERBOSITY
     return parameters
@@ -109,11 +136,15 @@ def _set_embedding_parameters(parameters: Any, options: dict[str, Any]) -> None:
         parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
 
 
-def _wait_for_parent_exit(parent: int) -> None:
+def _wait_for_exit(parent: int, watch: _ProgressWatch | None) -> None:
     while os.getppid() == parent:
         ready, _, _ = select.select([sys.stdin], [], [], 1.0)
         if ready and not os.read(sys.stdin.fileno(), 1024):
             return
+        if watch is not None and watch.count_second():
+            sys.stderr.write("The model has made no progress for too long. Its process exits.\n")
+            sys.stderr.flush()
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ LOCAL_MODEL_NICENESS = 5
 LOCAL_MODEL_START_TIMEOUT_SECONDS = 120.0
 LOCAL_MODEL_STOP_TIMEOUT_SECONDS = 10.0
 LOCAL_MODEL_RESTART_BACKOFF = Backoff(0.5, 30.0)
+LOCAL_MODEL_STALL_SECONDS = 300.0
+"""The child exits if the server has not finished a batch for so long. The largest models need a minute for one."""
 STABLE_UPTIME_SECONDS = 60.0
 """After this uptime, a crash resets the backoff."""
 
@@ -68,6 +70,8 @@ class LocalServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     has_pooling: bool = True
     """Whether an embedding model says how to combine the vectors of the tokens. Without it, their mean is used."""
     nice: int = LOCAL_MODEL_NICENESS
+    stall_seconds: float = LOCAL_MODEL_STALL_SECONDS
+    """Not used for embedding models, whose batch is a whole text."""
 
 
 def is_installed() -> bool:
