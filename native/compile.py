@@ -143,7 +143,7 @@ def build() -> None:
     names = [str(path.relative_to(SOURCE)) for path in sources()]
     modules = mypycify([*OPTIONS, *names], opt_level="2", debug_level="0", target_dir=str(BUILD))
     for module in modules:
-        module.extra_compile_args.append(NO_WARNINGS)
+        module.extra_compile_args = [*module.extra_compile_args, NO_WARNINGS]  # mypycify gives all the same list
     arguments = ["--quiet", "build_ext", "--build-lib", str(new), "--build-temp", str(BUILD / "objects")]
     setup(name="svc-native", packages=[], ext_modules=modules, script_args=arguments)
     (new / STAMP.name).write_text(stamp)
