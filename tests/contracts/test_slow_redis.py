@@ -17,10 +17,12 @@ from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.limits.reservation import Reservation
 from svc.settings import LimitSettings
 from svc.stores.counters.base import LimitUsage
+from svc.stores.counters.counter_calls import MAX_CALLS
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.base import RedisClient
+from svc.stores.redis.connection import RedisConnection
 from svc.stores.redis.factory import open_redis
 from svc.wire.key import ApiKey
 from tests.contracts.test_rate_limiter import CHEAP, RAW, LimiterHarness, backends_of, routing_info
@@ -124,6 +126,24 @@ async def test_rate_limiter_redis_200_ms_late_is_slow_and_counts_all(harness: Sl
     usage = await harness.counted()
     assert (usage.requests, usage.running, usage.reserved_nano_usd) == (20, 0, 0)
     assert usage.spent_nano_usd == 20 * 1_000_000
+
+
+async def test_rate_limiter_connection_lost_while_slow_decides_each_request_once(
+    harness: SlowHarness, proxy: TcpProxy
+) -> None:
+    """Requests arrive in the iteration in which the connection is lost. The last ones fill a command."""
+    proxy.delay_seconds = 1.0
+    first = asyncio.create_task(harness.timed())
+    await until(lambda: harness.redis.is_slow)
+    await first
+    assert isinstance(harness.redis, RedisConnection)
+    assert harness.redis._protocol is not None
+    harness.redis._protocol.abort("It did not reply.")
+    outcomes: list[list[Reservation | SvcError]] = [[] for _ in range(MAX_CALLS)]
+    for decisions in outcomes:
+        harness.limiter.admit(KEY, routing_info(10), RequestBody(RAW), CHAIN, decisions.append)
+    await until(lambda: harness.redis.is_down)
+    assert [len(decisions) for decisions in outcomes] == [1] * MAX_CALLS
 
 
 async def test_rate_limiter_late_rejection_applies_to_later_requests(harness: SlowHarness, proxy: TcpProxy) -> None:

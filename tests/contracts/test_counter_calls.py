@@ -1,30 +1,34 @@
-"""Calls of the counters' script that go to Redis together, with a real server."""
+"""Calls of the counters' script that go to Redis together, with real servers."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from svc.stores.counters.base import LimitExceeded
+from svc.stores.counters.counter_calls import MAX_CALLS
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
-from svc.stores.counters.script_calls import MAX_CALLS
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import OutcomeUnknown, RedisClient, RedisReplyError
+from svc.stores.redis.cluster import SLOTS
 from svc.stores.redis.factory import open_redis
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.redis_server import RedisServer, debian_server_binary
 
 Outcome = RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable
 LIMITS = [KeyLimits(key_id=f"k{number}", requests=100, tokens=1000) for number in range(8)]
 
 
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as one:
+@pytest.fixture(params=["package", "debian"])
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """Two versions of Redis, whose errors in scripts differ."""
+    with RedisServer(binary=debian_server_binary() if request.param == "debian" else None) as one:
         yield one
 
 
@@ -63,7 +67,7 @@ async def count_scripts(redis: RedisClient) -> int:
     return int(line.partition(b"calls=")[2].partition(b",")[0])
 
 
-async def test_script_calls_of_one_iteration_are_one_command(redis: RedisClient, counters: RedisCounters) -> None:
+async def test_counter_calls_of_one_iteration_are_one_command(redis: RedisClient, counters: RedisCounters) -> None:
     before = await count_scripts(redis)
     outcomes = await asyncio.gather(*reserve(counters, [*LIMITS, *LIMITS[:2]]))
     assert await count_scripts(redis) == before + 1
@@ -72,7 +76,7 @@ async def test_script_calls_of_one_iteration_are_one_command(redis: RedisClient,
         assert (await counters.get_usage(limits)).requests == count
 
 
-async def test_script_calls_above_the_maximum_are_several_commands(redis: RedisClient, counters: RedisCounters) -> None:
+async def test_counter_calls_above_maximum_are_several_commands(redis: RedisClient, counters: RedisCounters) -> None:
     before = await count_scripts(redis)
     outcomes = await asyncio.gather(*reserve(counters, LIMITS[:1] * (MAX_CALLS + 1)))
     assert await count_scripts(redis) == before + 2
@@ -82,7 +86,7 @@ async def test_script_calls_above_the_maximum_are_several_commands(redis: RedisC
 
 
 @pytest.mark.parametrize("damaged", [{0}, {3}, {7}, {0, 1, 4}, set(range(8))])
-async def test_script_calls_with_a_damaged_key_fail_for_this_key_only(
+async def test_counter_calls_with_a_damaged_key_fail_for_this_key_only(
     redis: RedisClient, counters: RedisCounters, damaged: set[int]
 ) -> None:
     for number in damaged:
@@ -96,25 +100,27 @@ async def test_script_calls_with_a_damaged_key_fail_for_this_key_only(
             assert (usage.requests, usage.tokens, usage.running) == (1, 10, 1)
 
 
-async def test_script_calls_after_script_flush_are_executed_once(redis: RedisClient, counters: RedisCounters) -> None:
+async def test_counter_calls_after_script_flush_are_executed_once(redis: RedisClient, counters: RedisCounters) -> None:
     await redis.execute("SCRIPT", "FLUSH")
     assert all(isinstance(outcome, RedisReservation) for outcome in await asyncio.gather(*reserve(counters, LIMITS)))
     assert [(await counters.get_usage(limits)).requests for limits in LIMITS] == [1] * len(LIMITS)
 
 
-async def test_script_calls_flushed_with_a_commit_precede_it(counters: RedisCounters) -> None:
-    """A commit of a key with a limit of concurrent requests is written at once, with what was unsent."""
+async def test_counter_calls_commit_is_written_before_it_returns(counters: RedisCounters, server: RedisServer) -> None:
+    """The slot of a key with a limit of concurrent requests is free before the client has its response."""
     limits = KeyLimits(key_id="k", concurrency=1)
     (first,) = await asyncio.gather(*reserve(counters, [limits]))
     assert isinstance(first, RedisReservation)
-    rejected, *_ = reserve(counters, [limits])
+    (rejected,) = reserve(counters, [limits])
     counters.commit(first, 0, 0)
-    accepted, *_ = reserve(counters, [limits])
+    deadline = time.monotonic() + 10
+    while server.tell("HGET svc:key:k running") != b"$-1\r\n":  # this does not run the event loop
+        assert time.monotonic() < deadline
     assert isinstance(await rejected, LimitExceeded)
-    assert isinstance(await accepted, RedisReservation)
+    assert 3500 < int(server.tell("TTL svc:key:k")[1:]) <= 3600
 
 
-async def test_script_calls_pending_when_the_server_dies_have_unknown_outcomes(
+async def test_counter_calls_pending_when_the_server_dies_have_unknown_outcomes(
     counters: RedisCounters, server: RedisServer
 ) -> None:
     server.freeze()
@@ -124,7 +130,62 @@ async def test_script_calls_pending_when_the_server_dies_have_unknown_outcomes(
     assert all(isinstance(outcome, OutcomeUnknown) for outcome in await asyncio.gather(*futures))
 
 
-async def test_script_calls_while_redis_is_down_fail_at_once(
+@pytest.mark.parametrize("command", ["REPLICAOF 127.0.0.1 1", "CONFIG SET maxmemory 10000"])
+async def test_counter_calls_server_that_refuses_writes_is_down(
+    redis: RedisClient, counters: RedisCounters, server: RedisServer, command: str
+) -> None:
+    server.tell(command)
+    assert all(isinstance(outcome, StoreUnavailable) for outcome in await asyncio.gather(*reserve(counters, LIMITS)))
+    assert redis.is_down
+
+
+async def test_counter_calls_cluster_with_one_address_gets_single_calls(tmp_path: Path) -> None:
+    """A server of a cluster with one shard, or a proxy, refuses a script with keys of several slots."""
+    with RedisServer("--cluster-enabled", "yes", "--dir", str(tmp_path)) as server:
+        for first in range(0, SLOTS, 1024):
+            server.tell(f"CLUSTER ADDSLOTS {' '.join(map(str, range(first, first + 1024)))}")
+        redis = open_redis(server.url)
+        await redis.start()
+        async with asyncio.timeout(20):
+            while redis.is_down or b"cluster_state:ok" not in server.tell("CLUSTER INFO"):
+                await asyncio.sleep(0.05)
+        counters = RedisCounters(redis)
+        counters.start()
+        for count in (1, 2):
+            outcomes = await asyncio.gather(*reserve(counters, LIMITS))
+            assert all(isinstance(outcome, RedisReservation) for outcome in outcomes)
+            assert [(await counters.get_usage(limits)).running for limits in LIMITS] == [count] * len(LIMITS)
+        await counters.close()
+        await redis.close()
+
+
+async def test_counter_calls_error_in_a_callback_does_not_concern_others(counters: RedisCounters) -> None:
+    def fail(outcome: Outcome) -> None:
+        raise RuntimeError("a defect")
+
+    before = reserve(counters, LIMITS[:1])
+    counters.reserve(LIMITS[1], 10, 0, None, fail)
+    after = reserve(counters, LIMITS[2:])
+    outcomes = await asyncio.wait_for(asyncio.gather(*before, *after), 10)
+    assert all(isinstance(outcome, RedisReservation) for outcome in outcomes)
+
+
+async def test_counter_calls_remove_ten_thousand_expired_processes(redis: RedisClient, counters: RedisCounters) -> None:
+    long_ago = int(time.time()) - 4000
+    for first in range(0, 10_000, 500):
+        fields = [item for number in range(first, first + 500) for item in (f"a:{number}", long_ago, f"m:{number}", 1)]
+        await redis.execute("HSET", "svc:key:k0", *fields)
+    await redis.execute("HSET", "svc:key:k0", "newest", long_ago)
+    (outcome,) = await asyncio.gather(*reserve(counters, LIMITS[:1]))
+    assert isinstance(outcome, RedisReservation)
+    usage = await counters.get_usage(LIMITS[0])
+    assert (usage.requests, usage.tokens, usage.running) == (1, 10, 1)
+    fields_left = await redis.execute("HLEN", "svc:key:k0")
+    assert isinstance(fields_left, int)
+    assert fields_left < 20
+
+
+async def test_counter_calls_while_redis_is_down_fail_at_once(
     redis: RedisClient, counters: RedisCounters, server: RedisServer
 ) -> None:
     server.kill()

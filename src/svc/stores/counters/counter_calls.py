@@ -1,13 +1,15 @@
-"""Calls of the counters' script. Those of one iteration of the event loop run together, as one command to Redis.
+"""Calls of the counters' script. Those of one iteration of the event loop go to Redis as one command.
 
-A command costs the gateway several microseconds, and Redis as much as a call of the script. The script ends at the
-first call that fails. The calls after it are sent again, since they were not executed. In a cluster each call is a
-command, because a script can use the keys of one slot only.
+A command costs the gateway several microseconds, and Redis needs less time for several calls of one script.
+
+Redis executes the calls of a command in order, up to the first one that fails. The calls after it are sent again, each
+as a command of its own. In a cluster every call is a command, because a script can use the keys of one slot only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 import msgspec
@@ -16,14 +18,16 @@ from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, RedisClient, RedisReply, RedisReplyError, complete_future
 from svc.stores.redis.protocol import SERVER_ERROR_KINDS
 
-MAX_CALLS: Final = 64
-"""Maximum number of calls in a command. Redis executes nothing else meanwhile: about a millisecond."""
+log = logging.getLogger("svc.stores")
+
+MAX_CALLS: Final = 16
+"""Maximum number of calls in a command. Redis executes nothing else meanwhile, and more calls save little."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of all calls as one, which takes a third of the time of many."""
 
 
-class ScriptCall:
-    """A call of the script with one key. The first of `arguments` is the operation."""
+class CounterCall:
+    """A call of the script for one key. The first of `arguments` is the operation."""
 
     __slots__ = ("arguments", "key")
 
@@ -32,24 +36,25 @@ class ScriptCall:
         self.arguments = arguments
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        """Do nothing: the next heartbeat follows soon, and a request without cost leaves nothing to repeat."""
+        """Handle the result or the failure. Called once."""
 
     def on_slow(self) -> None:
-        """Do nothing: nobody waits. Called, perhaps repeatedly, if the reply takes longer than a request waits."""
+        """Stop to wait for the reply. Called, perhaps repeatedly, if it takes longer than a request waits."""
 
 
-class ScriptCalls:
-    """Sends calls of a script. Belongs to one event loop."""
+class CounterCallBatcher:
+    """Sends calls. Belongs to one event loop."""
 
     def __init__(self, redis: RedisClient, script: LuaScript) -> None:
         self._redis = redis
         self._script = script
-        self._unsent: list[ScriptCall] = []
+        self._unsent: list[CounterCall] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._sends_single_calls = redis.has_key_slots
 
-    def add(self, call: ScriptCall) -> None:
+    def add(self, call: CounterCall) -> None:
         """Send a call with the others of this iteration. Its methods are called, possibly before this returns."""
-        if self._redis.has_key_slots:
+        if self._sends_single_calls:
             self.send([call])
             return
         if self._redis.is_down:
@@ -60,10 +65,10 @@ class ScriptCalls:
                 self._loop = asyncio.get_running_loop()  # kept, since it calls getpid each time
             self._loop.call_soon(self.flush)
         self._unsent.append(call)
-        if len(self._unsent) >= MAX_CALLS:
-            self.flush()
         if self._redis.is_slow:
             call.on_slow()
+        if len(self._unsent) >= MAX_CALLS:
+            self.flush()
 
     def flush(self) -> None:
         """Write the unsent calls now, instead of at the end of the iteration."""
@@ -72,26 +77,29 @@ class ScriptCalls:
             self.send(calls)
         self._redis.flush()
 
-    def fail_unsent(self) -> None:
-        """Give the unsent calls an error: they belong to an earlier connection."""
-        calls, self._unsent = self._unsent, []
-        for call in calls:
-            call.on_reply(StoreUnavailable("The connection to Redis is new."))
-
     async def execute(self, key: str, *arguments: str | int) -> RedisReply:
         """Call the script, and return its result. Raises StoreUnavailable."""
         call = _AwaitedCall(key, arguments)
         self.add(call)
         return await call.future
 
-    def send(self, calls: list[ScriptCall]) -> None:
+    def send(self, calls: list[CounterCall]) -> None:
         """Send calls as one command."""
-        command = _Command(self, calls)
+        command = _CounterCommand(self, calls)
         keys, argument = [call.key for call in calls], _encode([call.arguments for call in calls])
         self._redis.run_script(command.on_reply, self._script, keys, (argument,), command.on_slow)
 
+    def send_singly(self, calls: list[CounterCall]) -> None:
+        """Send each call as a command."""
+        for call in calls:
+            self.send([call])
 
-class _AwaitedCall(ScriptCall):
+    def stop_batching(self) -> None:
+        """Send only single calls from now on: the server is a cluster behind one address."""
+        self._sends_single_calls = True
+
+
+class _AwaitedCall(CounterCall):
     __slots__ = ("future",)
 
     def __init__(self, key: str, arguments: tuple[str | int, ...]) -> None:
@@ -102,36 +110,39 @@ class _AwaitedCall(ScriptCall):
         complete_future(self.future, reply)
 
 
-class _Command:
+class _CounterCommand:
     """Calls that were sent together."""
 
-    __slots__ = ("_calls", "_sender")
+    __slots__ = ("_batcher", "_calls")
 
-    def __init__(self, sender: ScriptCalls, calls: list[ScriptCall]) -> None:
-        self._sender = sender
+    def __init__(self, batcher: CounterCallBatcher, calls: list[CounterCall]) -> None:
+        self._batcher = batcher
         self._calls = calls
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         calls = self._calls
         if isinstance(reply, list) and 0 < len(reply) <= len(calls):
             for call, result in zip(calls, reply, strict=False):
-                call.on_reply(result)
-            self._send_again(calls[len(reply) :])
-        elif isinstance(reply, RedisReplyError) and reply.kind not in SERVER_ERROR_KINDS:
-            calls[0].on_reply(reply)
-            self._send_again(calls[1:])
-        else:
-            error = (
-                reply if isinstance(reply, StoreUnavailable) else StoreUnavailable("Redis sent an unexpected reply.")
-            )
+                _report(call, result)
+            self._batcher.send_singly(calls[len(reply) :])
+        elif not isinstance(reply, RedisReplyError) or reply.kind in SERVER_ERROR_KINDS:
+            error = reply if isinstance(reply, StoreUnavailable) else StoreUnavailable("Redis sent another reply.")
             for call in calls:
-                call.on_reply(error)
-
-    def _send_again(self, calls: list[ScriptCall]) -> None:
-        """Send calls that were not executed."""
-        if calls:
-            self._sender.send(calls)
+                _report(call, error)
+        elif reply.kind == "CROSSSLOT" and len(calls) > 1:  # nothing was executed
+            self._batcher.stop_batching()
+            self._batcher.send_singly(calls)
+        else:
+            _report(calls[0], reply)
+            self._batcher.send_singly(calls[1:])
 
     def on_slow(self) -> None:
         for call in self._calls:
             call.on_slow()
+
+
+def _report(call: CounterCall, reply: RedisReply | StoreUnavailable) -> None:
+    try:
+        call.on_reply(reply)
+    except Exception:  # boundary: the other calls of the command need their replies
+        log.exception("error while handling a reply of Redis")
