@@ -101,8 +101,8 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
         const { page, refused, time } = await fetchPage({ ...query, since, limit: String(MAX_TAIL_ROWS) }, tail.signal);
         if (tail.signal.aborted) return;
         checkedAt.current = time;
-        const found = [...page.data.map(rowOfEntry), ...(refused ?? [])];
-        setState((previous) => addNew(previous, found, mayInsert.current()));
+        const entries = page.data.map(rowOfEntry);
+        setState((previous) => addNew(previous, [...newerThanNextPage(previous, entries), ...(refused ?? [])], mayInsert.current()));
       } catch (error) {
         if (!(error instanceof ApiError) || tail.signal.aborted) return;
         if (error.status === 0) setState((previous) => ({ ...previous, error }));
@@ -171,6 +171,11 @@ function pageState(page: RequestList, rows: RequestRow[], refused: RequestRow[])
     error: null,
     isLoading: false,
   };
+}
+
+/** Entries of the next page are not new, though the tail finds those of the last seconds. */
+function newerThanNextPage({ nextCursor, searchedUntil }: State, entries: RequestRow[]): RequestRow[] {
+  return nextCursor ? entries.filter(({ time }) => time >= searchedUntil) : entries;
 }
 
 function addNew(previous: State, found: RequestRow[], isInserted: boolean): State {
