@@ -10,6 +10,7 @@ can read the process list.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import resource
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import xllamacpp  # type: ignore[import-untyped]
+
+log = logging.getLogger("svc.local")
 
 ERROR_VERBOSITY = 1
 PROMPT_BATCH_TOKENS = 64
@@ -66,7 +69,10 @@ class _ProgressWatch:
 
     def _ask_repeatedly(self) -> None:
         while True:
-            self._server.handle_metrics()
+            try:
+                self._server.handle_metrics()
+            except Exception:  # boundary: a server that fails, for instance without memory, has not stalled
+                log.exception("the server has no metrics")
             time.sleep(PROGRESS_CHECK_SECONDS)
             self._seconds = 0
 
