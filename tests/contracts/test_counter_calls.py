@@ -130,7 +130,9 @@ async def test_counter_calls_pending_when_the_server_dies_have_unknown_outcomes(
     assert all(isinstance(outcome, OutcomeUnknown) for outcome in await asyncio.gather(*futures))
 
 
-@pytest.mark.parametrize("command", ["REPLICAOF 127.0.0.1 1", "CONFIG SET maxmemory 10000"])
+@pytest.mark.parametrize(
+    "command", ["REPLICAOF 127.0.0.1 1", "CONFIG SET maxmemory 10000", "ACL SETUSER default -@hash"]
+)
 async def test_counter_calls_server_that_refuses_writes_is_down(
     redis: RedisClient, counters: RedisCounters, server: RedisServer, command: str
 ) -> None:

@@ -19,6 +19,7 @@ CommandArgument = bytes | str | int | float
 
 
 _SCRIPT_ERROR: Final = re.compile(r"ERR Error running script .*?: -([A-Z]+) ")
+_SCRIPT_NOT_PERMITTED: Final = "The user executing the script can't run this command"
 
 
 class RedisReplyError(StoreUnavailable):
@@ -33,6 +34,8 @@ class RedisReplyError(StoreUnavailable):
         self.text = text
         inner = _SCRIPT_ERROR.match(text)
         self.kind = inner[1] if inner is not None else text.partition(" ")[0]
+        if _SCRIPT_NOT_PERMITTED in text:
+            self.kind = "NOPERM"
 
 
 class OutcomeUnknown(StoreUnavailable):
