@@ -15,8 +15,14 @@ from typing import Final
 import msgspec
 
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import LuaScript, RedisClient, RedisReply, RedisReplyError, complete_future
-from svc.stores.redis.protocol import SERVER_ERROR_KINDS
+from svc.stores.redis.base import (
+    SERVER_ERROR_KINDS,
+    LuaScript,
+    RedisClient,
+    RedisReply,
+    RedisReplyError,
+    complete_future,
+)
 
 log = logging.getLogger("svc.stores")
 

@@ -18,6 +18,21 @@ CommandArgument = bytes | str | int | float
 """One argument of a command. Text is sent as UTF-8."""
 
 
+SERVER_ERROR_KINDS: Final = frozenset(
+    (
+        "OOM",
+        "READONLY",
+        "MISCONF",
+        "LOADING",
+        "NOAUTH",
+        "NOPERM",
+        "MASTERDOWN",
+        "CLUSTERDOWN",
+        "BUSY",
+        "NOREPLICAS",
+    )
+)
+"""Errors that concern the server, not the command."""
 _SCRIPT_ERROR: Final = re.compile(r"ERR Error running script .*?: -([A-Z]+) ")
 _SCRIPT_NOT_PERMITTED: Final = "The user executing the script can't run this command"
 

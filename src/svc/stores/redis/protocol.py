@@ -14,6 +14,7 @@ import hiredis
 
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import (
+    SERVER_ERROR_KINDS,
     CommandArgument,
     OnReply,
     OnSlow,
@@ -42,21 +43,6 @@ SLOW_PROBE_SECONDS: Final = 0.05
 SLOW_LOG_SECONDS: Final = 10.0
 """The minimum time between log lines about slow replies."""
 MAX_PENDING_COMMANDS: Final = 20_000
-SERVER_ERROR_KINDS: Final = frozenset(
-    (
-        "OOM",
-        "READONLY",
-        "MISCONF",
-        "LOADING",
-        "NOAUTH",
-        "NOPERM",
-        "MASTERDOWN",
-        "CLUSTERDOWN",
-        "BUSY",
-        "NOREPLICAS",
-    )
-)
-"""Errors that concern the server, not the command."""
 WRONG_SCHEME_MESSAGE: Final = (
     "It belongs to a cluster: SVC_REDIS_URL must begin with redis+cluster:// or rediss+cluster://."
 )
