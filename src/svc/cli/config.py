@@ -24,9 +24,7 @@ from svc import settings
 from svc.cli import _config_values
 from svc.cli.base import print_json, print_table
 from svc.console.trusted_proxies import TrustedProxies
-from svc.distribution import install_command
 from svc.errors import UsageError
-from svc.gateway.local_model import supervisor
 from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import build_providers
 from svc.gateway.upstream.pool import default_ssl_context
@@ -97,8 +95,6 @@ def _check(loaded: Settings) -> Iterator[str]:
 def _warn_of_missing_models(loaded: Settings) -> Iterator[str]:
     """Name the models of [local] that this machine does not have. The check can run on another machine."""
     installed = find_local_models(loaded)
-    if not supervisor.is_installed():
-        yield f"Models on this machine need an extra; install it with: {install_command('local')}"
     named = [loaded.local.model] if loaded.local.model != LocalSettings().model or not installed else []
     named += [row.name for row in loaded.local.models]
     for name in dict.fromkeys(named):

@@ -173,9 +173,9 @@ function pageState(page: RequestList, rows: RequestRow[], refused: RequestRow[])
   };
 }
 
-/** Entries of the next page are not new, though the tail finds those of the last seconds. */
+/** Entries of the next page are not new, though the tail finds those of the last seconds. Some can have the time of the last row. */
 function newerThanNextPage({ nextCursor, searchedUntil }: State, entries: RequestRow[]): RequestRow[] {
-  return nextCursor ? entries.filter(({ time }) => time >= searchedUntil) : entries;
+  return nextCursor ? entries.filter(({ time }) => time > searchedUntil) : entries;
 }
 
 function addNew(previous: State, found: RequestRow[], isInserted: boolean): State {

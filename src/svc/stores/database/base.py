@@ -179,7 +179,7 @@ class EntryPage(msgspec.Struct, frozen=True):
     next_end: EntryPosition | None
     """The exclusive end of the next page, or None if there is no other entry."""
     searched_until_ms: int
-    """All matching entries from this time on are on this page or an earlier one."""
+    """All matching entries after this time are on this page or an earlier one."""
 
 
 STATEMENT_TIMEOUT_SECONDS = 35.0
