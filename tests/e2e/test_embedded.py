@@ -173,6 +173,22 @@ def test_embedded_model_image_returns_400(embedded: Gateway, path: str, body: di
     assert "takes no images" in got.json["error"]["message"]
 
 
+@pytest.mark.parametrize(("mode", "status"), [("required", 200), ("auto", 400)])
+def test_embedded_model_allowed_tools_exclude_the_others_or_return_400(
+    embedded: Gateway, mode: str, status: int
+) -> None:
+    """llama.cpp takes an object as `auto`, and would offer all tools to the model."""
+    tools = [{"type": "function", "function": {"name": name}} for name in ("now", "forbidden")]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools[:1]}}
+    got = embedded.chat(MODEL, tools=tools, tool_choice=choice, max_tokens=60)
+    assert got.status == status
+    if status == 200:
+        (call,) = got.json["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == "now"
+    else:
+        assert got.json["error"]["param"] == "tool_choice.allowed_tools.mode"
+
+
 @pytest.mark.parametrize(
     ("tools", "param"), [([{}], "tools[0].type"), ("x", "tools"), ([{"type": "function"}], "tools[0].function")]
 )

@@ -28,7 +28,12 @@ def select_dialect(
     if overrides.forced_tools or dialect.forced_tool_variant is None or b'"tool' not in body.raw:
         return dialect
     chat = endpoint.find_chat(decode)
-    return dialect.forced_tool_variant if chat is not None and _forces_tool(chat) else dialect
+    if chat is None:
+        return dialect
+    if chat.restricts_tools and not _forces_tool(chat):  # llama.cpp would offer all tools to the model
+        message = f"The model {profile.model} takes `allowed_tools` only with the mode `required`."
+        raise InvalidRequest(message, param="tool_choice.allowed_tools.mode")
+    return dialect.forced_tool_variant if _forces_tool(chat) else dialect
 
 
 def _forces_tool(chat: ChatRequest) -> bool:

@@ -144,6 +144,8 @@ class ChatRequest(msgspec.Struct):
     top_k: int | None = None
     stop: list[str] = []
     tools: list[ToolDefinition] = []
+    restricts_tools: bool = False
+    """Whether the client excludes tools of its request, which are not in `tools`."""
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

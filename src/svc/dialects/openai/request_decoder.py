@@ -51,7 +51,8 @@ def decode_request(raw: bytes) -> ChatRequest:
     options = body.stream_options
     stop = body.stop or []
     tools = [_decode_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or [])]
-    if isinstance(body.tool_choice, RequestToolChoice) and body.tool_choice.type == "allowed_tools":
+    restricts_tools = isinstance(body.tool_choice, RequestToolChoice) and body.tool_choice.type == "allowed_tools"
+    if isinstance(body.tool_choice, RequestToolChoice) and restricts_tools:
         tools = _restrict_tools(_require_allowed_tools(body.tool_choice), tools)
     return ChatRequest(
         model=body.model,
@@ -64,6 +65,7 @@ def decode_request(raw: bytes) -> ChatRequest:
         top_k=body.top_k,
         stop=[stop] if isinstance(stop, str) else stop,
         tools=tools,
+        restricts_tools=restricts_tools,
         tool_choice=_decode_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_decode_response_format(body.response_format),

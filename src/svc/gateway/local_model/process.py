@@ -2,9 +2,9 @@
 
 `python -m svc.gateway.local_model.process` reads one line of JSON (`supervisor.LocalServerOptions`) from stdin.
 When the server is ready, it writes one line `{"address": "http://127.0.0.1:PORT"}` to stdout. It exits when stdin is
-closed or its parent has exited, so that it never outlives the gateway. It also exits, and is restarted, if the server
-makes no progress: some grammars keep llama.cpp busy without an end. The API key is passed on stdin, because other users
-can read the process list.
+closed or its parent has exited, so that it never outlives the gateway. It also exits if the server
+makes no progress, since some grammars keep llama.cpp busy without an end. The API key is passed on stdin, because other
+users can read the process list.
 """
 
 from __future__ import annotations
@@ -48,31 +48,39 @@ def main() -> None:
     _limit_request_memory(Path(options["model_path"]))
     sys.stdout.write(json.dumps({"address": server.listening_address}) + "\n")
     sys.stdout.flush()
-    watch = _ProgressWatch(server, options["stall_seconds"]) if options["kind"] == "chat" else None
-    _wait_for_exit(parent, watch)
+    watchdog = _Watchdog(server, options["stall_seconds"]) if options["kind"] == "chat" else None
+    _wait_for_exit(parent, watchdog)
     os._exit(0)  # skips the server's shutdown, which waits for responses that no client reads
 
 
-class _ProgressWatch:
+class _Watchdog:
     """Asks the server for its metrics, which it returns between two batches."""
 
     def __init__(self, server: Any, stall_seconds: float) -> None:
         self._server = server
         self._stall_seconds = stall_seconds
         self._seconds = 0
-        threading.Thread(target=self._ask_repeatedly, name="progress", daemon=True).start()
+        """Seconds since the last metrics in which this process ran."""
+        self._has_failed = False
+        self._thread = threading.Thread(target=self._poll_metrics, name="watchdog", daemon=True)
+        self._thread.start()
 
-    def count_second(self) -> bool:
-        """Return whether the server has stalled. Seconds in which this process was stopped do not count."""
+    def count_second(self) -> None:
         self._seconds += 1
-        return self._seconds > self._stall_seconds
 
-    def _ask_repeatedly(self) -> None:
+    @property
+    def has_stalled(self) -> bool:
+        return self._seconds > self._stall_seconds and self._thread.is_alive()
+
+    def _poll_metrics(self) -> None:
         while True:
             try:
                 self._server.handle_metrics()
+                self._has_failed = False
             except Exception:  # boundary: a server that fails, for instance without memory, has not stalled
-                log.exception("the server has no metrics")
+                if not self._has_failed:
+                    self._has_failed = True
+                    log.exception("the server has no metrics")
             time.sleep(PROGRESS_CHECK_SECONDS)
             self._seconds = 0
 
@@ -128,7 +136,7 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.n_ctx_checkpoints = CONTEXT_CHECKPOINTS
     parameters.ui = False
     parameters.endpoint_slots = False  # the endpoint would expose prompts
-    parameters.endpoint_metrics = True  # for _ProgressWatch
+    parameters.endpoint_metrics = True  # for _Watchdog
     parameters.cors_origins = ""
     parameters.verbosity = ERROR_VERBOSITY
     return parameters
@@ -142,12 +150,15 @@ def _set_embedding_parameters(parameters: Any, options: dict[str, Any]) -> None:
         parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
 
 
-def _wait_for_exit(parent: int, watch: _ProgressWatch | None) -> None:
+def _wait_for_exit(parent: int, watchdog: _Watchdog | None) -> None:
     while os.getppid() == parent:
         ready, _, _ = select.select([sys.stdin], [], [], 1.0)
         if ready and not os.read(sys.stdin.fileno(), 1024):
             return
-        if watch is not None and watch.count_second():
+        if watchdog is None:
+            continue
+        watchdog.count_second()
+        if watchdog.has_stalled:
             sys.stderr.write("The model has made no progress for too long. Its process exits.\n")
             sys.stderr.flush()
             os._exit(1)

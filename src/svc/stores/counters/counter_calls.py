@@ -144,7 +144,10 @@ class _CounterCommand:
 
     def on_slow(self) -> None:
         for call in self._calls:
-            call.on_slow()
+            try:
+                call.on_slow()
+            except Exception:  # boundary, as in `_report`
+                log.exception("error while deciding without Redis")
 
 
 def _report(call: CounterCall, reply: RedisReply | StoreUnavailable) -> None:

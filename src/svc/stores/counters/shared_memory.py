@@ -237,7 +237,9 @@ class SharedCounters:
                 return
             difference = tokens - reservation.tokens
             if difference and 0 <= words[base + _NEWEST_SECOND] - reservation.second < COUNTER_WINDOW_SECONDS:
-                words[base + _WINDOW + 2 * (reservation.second % COUNTER_WINDOW_SECONDS) + _TOKENS] += difference
+                bucket = base + _WINDOW + 2 * (reservation.second % COUNTER_WINDOW_SECONDS)
+                difference = max(difference, -words[bucket + _TOKENS])  # the slot may have been lost meanwhile
+                words[bucket + _TOKENS] += difference
             else:
                 difference = 0
             self._release(base, reservation.nano_usd)

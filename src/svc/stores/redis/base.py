@@ -34,7 +34,8 @@ SERVER_ERROR_KINDS: Final = frozenset(
 )
 """Errors that concern the server, not the command."""
 _SCRIPT_ERROR: Final = re.compile(r"ERR Error running script .*?: -([A-Z]+) ")
-_SCRIPT_NOT_PERMITTED: Final = "The user executing the script can't run this command"
+_SCRIPT_NOT_PERMITTED: Final = ("The user executing the script can't run this command", "ACL failure in script")
+"""The texts up to Redis 7.0, and from 7.2 on."""
 
 
 class RedisReplyError(StoreUnavailable):
@@ -49,7 +50,7 @@ class RedisReplyError(StoreUnavailable):
         self.text = text
         inner = _SCRIPT_ERROR.match(text)
         self.kind = inner[1] if inner is not None else text.partition(" ")[0]
-        if _SCRIPT_NOT_PERMITTED in text:
+        if any(phrase in text for phrase in _SCRIPT_NOT_PERMITTED):
             self.kind = "NOPERM"
 
 

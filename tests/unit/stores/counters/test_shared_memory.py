@@ -66,6 +66,7 @@ def test_commit_after_the_slot_was_lost_and_assigned_again_leaves_no_tokens_behi
     assert isinstance(again, SharedMemoryReservation)
     assert counters.get_usage(limits).tokens == 0  # the reserved tokens are lost with the slot
     counters.commit(SharedMemoryReservation(again.slot, again.key_hash, reservation.second, 4000, 0, 0, 0, 0.0), 500, 0)
+    assert counters.get_usage(limits).tokens == 0
     for second in range(1003, 1100):
         clock.now = float(second)
         counters.reserve(limits, 0, 0)
