@@ -136,11 +136,11 @@ async def test_local_model_without_progress_is_restarted(model_path: Path) -> No
     bearer = {"authorization": f"Bearer {KEY}"}
     async with running(model_path, stall_seconds=4.0) as model:
         first = model.pid
-        duration, words = 0.0, 600
+        duration, words = 0.0, 100
         while duration < 6:  # longer than a stall, with progress
-            prompt, started_at = [{"role": "user", "content": f"{words} word" * words}], time.monotonic()
+            prompt, started_at = [{"role": "user", "content": f"{words} word " * words}], time.monotonic()
             await asyncio.to_thread(call, model, "/chat/completions", {"messages": prompt}, **bearer)
-            duration, words = time.monotonic() - started_at, words + 600
+            duration, words = time.monotonic() - started_at, 2 * words
         assert model.pid == first
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             await asyncio.to_thread(
