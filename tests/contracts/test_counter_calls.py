@@ -33,14 +33,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 
 @pytest_asyncio.fixture
-async def redis(server: RedisServer) -> AsyncIterator[RedisClient]:
-    one = open_redis(server.url)
-    await one.start()
-    yield one
-    await one.close()
-
-
-@pytest_asyncio.fixture
 async def counters(redis: RedisClient) -> AsyncIterator[RedisCounters]:
     one = RedisCounters(redis)
     one.start()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 import uvloop
 
 from svc.stores.database.base import StoreUnavailable
@@ -25,14 +24,6 @@ from tests.fakes.redis_server import RedisServer
 def server() -> Iterator[RedisServer]:
     with RedisServer() as one:
         yield one
-
-
-@pytest_asyncio.fixture
-async def redis(server: RedisServer) -> AsyncIterator[RedisClient]:
-    one = open_redis(server.url)
-    await one.start()
-    yield one
-    await one.close()
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

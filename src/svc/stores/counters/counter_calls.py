@@ -45,7 +45,7 @@ class CounterCall:
         """Handle the result or the failure. Called once."""
 
     def on_slow(self) -> None:
-        """Stop to wait for the reply. Called, perhaps repeatedly, if it takes longer than a request waits."""
+        """Stop waiting for the reply. Called, perhaps repeatedly, if it takes longer than a request waits."""
 
 
 class CounterCallBatcher:
