@@ -37,8 +37,8 @@ from svc.gateway.net.allocator import freeze_gc
 from svc.gateway.routing.backends import build_backends
 from svc.gateway.routing.providers import build_providers
 from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Settings
+from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.redis import RedisCounters
-from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey
@@ -72,7 +72,7 @@ async def measure(kind: str, server: RedisServer, folder: Path, outstanding: int
         settings = ProviderSettings(name="p", base_url="http://127.0.0.1:1/v1", models=(MODEL,))
         (provider,) = (each for each in build_providers(Settings(providers=(settings,))) if each.name == "p")
         backends = tuple(build_backends(provider))
-        limiter = RateLimiter(LimitSettings(), SharedCounters(), PriceTable(backends), database, counters)
+        limiter = RateLimiter(LimitSettings(), InProcessCounters(), PriceTable(backends), database, counters)
         limiter.start()
         stack.push_async_callback(limiter.close)
         info, loop = RoutingInfo(model="m", max_tokens=100), asyncio.get_running_loop()
@@ -133,7 +133,7 @@ async def measure_waits(fault: str, folder: Path, seconds: float) -> list[float]
             redis = open_redis(f"redis://127.0.0.1:{proxy.port}")
             await redis.start()
             stack.push_async_callback(redis.close)
-            limiter = RateLimiter(LimitSettings(), SharedCounters(), PriceTable(()), database, RedisCounters(redis))
+            limiter = RateLimiter(LimitSettings(), InProcessCounters(), PriceTable(()), database, RedisCounters(redis))
             limiter.start()
             stack.push_async_callback(limiter.close)
             loop, started_at, count = asyncio.get_running_loop(), time.monotonic(), 0

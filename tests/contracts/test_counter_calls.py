@@ -112,6 +112,20 @@ async def test_counter_calls_commit_is_written_before_it_returns(counters: Redis
     assert 3500 < int(server.tell("TTL svc:key:k")[1:]) <= 3600
 
 
+async def test_counter_calls_commits_of_a_key_far_from_its_limit_share_a_command(
+    redis: RedisClient, counters: RedisCounters, server: RedisServer
+) -> None:
+    limits = KeyLimits(key_id="k", concurrency=100)
+    reservations = await asyncio.gather(*reserve(counters, [limits] * 4))
+    commands = await count_scripts(redis)
+    for reservation in reservations:
+        assert isinstance(reservation, RedisReservation)
+        counters.commit(reservation, 0, 0)
+    assert server.tell("HGET svc:key:k running") == b"$1\r\n4\r\n"
+    assert (await counters.get_usage(limits)).running == 0
+    assert await count_scripts(redis) == commands + 1
+
+
 async def test_counter_calls_pending_when_the_server_dies_have_unknown_outcomes(
     counters: RedisCounters, server: RedisServer
 ) -> None:

@@ -17,16 +17,18 @@ import pytest
 import pytest_asyncio
 
 from svc.stores.counters.base import LimitExceeded, LimitUsage
+from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
+from svc.stores.counters.local import LocalCounters, LocalReservation
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
-from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
+from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import RedisClient
 from svc.stores.redis.factory import open_redis
 from tests.fakes.redis_server import RedisServer
 
-ReserveResult = SharedMemoryReservation | RedisReservation | LimitExceeded | SpentRequired
+ReserveResult = LocalReservation | RedisReservation | LimitExceeded | SpentRequired
 
 
 class Party(Protocol):
@@ -53,9 +55,9 @@ class Parties(Protocol):
 
 
 class LocalParty:
-    """SharedCounters behind the common interface."""
+    """The counters of one machine behind the common interface."""
 
-    def __init__(self, counters: SharedCounters) -> None:
+    def __init__(self, counters: LocalCounters) -> None:
         self.counters = counters
 
     async def reserve(
@@ -68,7 +70,7 @@ class LocalParty:
                 self.counters.set_spent(limits, spent)
         return self.counters.reserve(limits, tokens, nanos)
 
-    async def commit(self, reservation: SharedMemoryReservation, tokens: int = 0, nanos: int = 0) -> None:
+    async def commit(self, reservation: LocalReservation, tokens: int = 0, nanos: int = 0) -> None:
         self.counters.commit(reservation, tokens, nanos)
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
@@ -81,11 +83,12 @@ class LocalParties:
     def __init__(self, path: Path | None) -> None:
         self.now = 1000.25
         self._path = path
-        first = SharedCounters(path, worker=0, workers=2, clock=self.monotonic)
-        self.one = LocalParty(first)
-        self.two = LocalParty(
-            first if path is None else SharedCounters(path, worker=1, workers=2, clock=self.monotonic)
-        )
+        if path is None:
+            self.one = self.two = LocalParty(InProcessCounters(clock=self.monotonic))
+        else:
+            self.one, self.two = [
+                LocalParty(SharedCounters(path, worker=worker, workers=2, clock=self.monotonic)) for worker in (0, 1)
+            ]
 
     def monotonic(self) -> float:
         return self.now
@@ -192,7 +195,7 @@ async def test_counters_request_window_slides(parties: Parties) -> None:
     assert not isinstance(await parties.one.reserve(limits), LimitExceeded)
     await parties.wait(20)
     reservation = await parties.two.reserve(limits)
-    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert isinstance(reservation, LocalReservation | RedisReservation)
     assert 60 <= reservation.reset_seconds <= 61
     await parties.wait(10)
     denied = await parties.one.reserve(limits)
@@ -213,7 +216,7 @@ async def test_counters_request_window_slides(parties: Parties) -> None:
 async def test_counters_committed_tokens_replace_reserved_tokens(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", requests=100, tokens=100)
     first = await parties.one.reserve(limits, 60)
-    assert isinstance(first, SharedMemoryReservation | RedisReservation)
+    assert isinstance(first, LocalReservation | RedisReservation)
     assert first.tokens_left == 40
     denied = await parties.two.reserve(limits, 60)
     assert isinstance(denied, LimitExceeded)
@@ -222,7 +225,7 @@ async def test_counters_committed_tokens_replace_reserved_tokens(parties: Partie
     await parties.wait(5)
     await parties.one.commit(first, 10)
     second = await parties.two.reserve(limits, 60)
-    assert isinstance(second, SharedMemoryReservation | RedisReservation)
+    assert isinstance(second, LocalReservation | RedisReservation)
     assert second.tokens_left == 30
     await parties.wait(100)
     await parties.two.commit(second, 90)  # the reservation has left the window
@@ -252,12 +255,12 @@ async def test_counters_concurrency_limit_is_shared(parties: Parties) -> None:
 @pytest.mark.parametrize("parties", ["shared", "redis"], indirect=True)
 async def test_counters_dead_party_reservations_are_freed(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", concurrency=3, budget_nano_usd=1000)
-    assert isinstance(await parties.one.reserve(limits, 0, 100, spent=0), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.one.reserve(limits, 0, 100, spent=0), LocalReservation | RedisReservation)
     for _ in range(2):
-        assert isinstance(await parties.two.reserve(limits, 0, 400), SharedMemoryReservation | RedisReservation)
+        assert isinstance(await parties.two.reserve(limits, 0, 400), LocalReservation | RedisReservation)
     assert isinstance(await parties.one.reserve(limits, 0, 1), LimitExceeded)
     await parties.lose_two()
-    assert isinstance(await parties.one.reserve(limits, 0, 900), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.one.reserve(limits, 0, 900), LocalReservation | RedisReservation)
     assert isinstance(await parties.one.reserve(limits, 0, 1), LimitExceeded)
 
 
@@ -265,7 +268,7 @@ async def test_counters_budget_reserves_and_commits_cost(parties: Parties) -> No
     limits = KeyLimits(key_id="k", budget_nano_usd=1000, period="day", period_start=86400)
     assert isinstance(await parties.one.reserve(limits, 0, 500), SpentRequired)
     reservation = await parties.one.reserve(limits, 0, 500, spent=400)
-    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert isinstance(reservation, LocalReservation | RedisReservation)
     denied = await parties.two.reserve(limits, 0, 200, spent=0)  # the first value of `spent` is kept
     assert isinstance(denied, LimitExceeded)
     assert denied.limit == "budget"
@@ -274,9 +277,9 @@ async def test_counters_budget_reserves_and_commits_cost(parties: Parties) -> No
     denied = await parties.two.reserve(limits, 0, 501)
     assert isinstance(denied, LimitExceeded)
     assert denied.retry_after == math.inf
-    assert isinstance(await parties.two.reserve(limits, 0, 500), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.two.reserve(limits, 0, 500), LocalReservation | RedisReservation)
     tomorrow = KeyLimits(key_id="k", budget_nano_usd=1000, period="day", period_start=2 * 86400)
-    assert isinstance(await parties.two.reserve(tomorrow, 0, 500), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.two.reserve(tomorrow, 0, 500), LocalReservation | RedisReservation)
     monthly = KeyLimits(key_id="k", budget_nano_usd=1000, period="month")
     assert isinstance(await parties.one.reserve(monthly, 0, 1), SpentRequired)
 
@@ -299,7 +302,7 @@ async def test_counters_get_usage_returns_current_values(parties: Parties) -> No
 async def test_counters_spent_total_budget_rejects_unpriced_requests(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", budget_nano_usd=1000)
     reservation = await parties.one.reserve(limits, 0, 10, spent=990)
-    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert isinstance(reservation, LocalReservation | RedisReservation)
     assert isinstance(await parties.two.reserve(limits, 0, 1), LimitExceeded)
     await parties.one.commit(reservation, 0, 10)
     assert isinstance(await parties.two.reserve(limits), LimitExceeded)  # a request without a price is rejected, too
@@ -308,19 +311,19 @@ async def test_counters_spent_total_budget_rejects_unpriced_requests(parties: Pa
 async def test_counters_spent_unavailable_counts_from_zero_until_known(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", budget_nano_usd=1000)
     reservation = await parties.one.reserve(limits, 0, 600, spent=SPENT_UNAVAILABLE)
-    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert isinstance(reservation, LocalReservation | RedisReservation)
     assert isinstance(await parties.two.reserve(limits, 0, 600, spent=SPENT_UNAVAILABLE), LimitExceeded)
     assert isinstance(await parties.two.reserve(limits, 0, 100), SpentRequired)
-    assert isinstance(await parties.two.reserve(limits, 0, 100, spent=300), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.two.reserve(limits, 0, 100, spent=300), LocalReservation | RedisReservation)
 
 
 async def test_counters_large_budget_is_exact(parties: Parties) -> None:
     limits = KeyLimits(key_id="k", budget_nano_usd=10**15)  # a million USD
     reservation = await parties.one.reserve(limits, 0, 3, spent=10**15 - 5)
-    assert isinstance(reservation, SharedMemoryReservation | RedisReservation)
+    assert isinstance(reservation, LocalReservation | RedisReservation)
     await parties.one.commit(reservation, 0, 3)
     assert isinstance(await parties.two.reserve(limits, 0, 3), LimitExceeded)
-    assert isinstance(await parties.two.reserve(limits, 0, 2), SharedMemoryReservation | RedisReservation)
+    assert isinstance(await parties.two.reserve(limits, 0, 2), LocalReservation | RedisReservation)
 
 
 async def test_counters_raised_limit_applies_immediately(parties: Parties) -> None:

@@ -26,9 +26,9 @@ from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.providers import build_providers
 from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Settings
 from svc.stores.counters.base import LimitUsage
+from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
-from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
@@ -116,7 +116,7 @@ class LimiterHarness:
     ) -> None:
         self.database_thread = database_thread
         self.shared = RedisCounters(redis) if redis else None
-        self.counters = SharedCounters()
+        self.counters = InProcessCounters()
         self.limiter = RateLimiter(settings, self.counters, PriceTable(chain), database_thread, self.shared)
         self.limiter.start()
 

@@ -30,8 +30,8 @@ from svc.gateway.upstream.pool import UpstreamPool, default_ssl_context
 from svc.keys.cache import KEY_QUERY_TIMEOUT_SECONDS, IssuedKeyCache
 from svc.security import Keyring
 from svc.settings import Settings
+from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.redis import RedisCounters
-from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.base import RedisClient
@@ -58,7 +58,7 @@ async def run_context(
     router, upstream = _create_router(settings, endpoints)
     issued_keys = IssuedKeyCache(open_state_database(settings.environ, settings.home, KEY_QUERY_TIMEOUT_SECONDS))
     ledger = _create_ledger(settings, router)
-    counters = counters_slot.open() if counters_slot else SharedCounters()
+    counters = counters_slot.open() if counters_slot else InProcessCounters()
     if counters_slot is None:
         await warm_start_counters(counters, limits_database)
     rate_limiter = RateLimiter(

@@ -21,7 +21,7 @@ MAX_BODY_BACKSLASHES: Final = 1_000_000
 MAX_BODY_VALUES: Final = 100_000
 """Maximum parts, keys and other values of a body. Decoding this number takes about 50 ms."""
 MAX_SCANNABLE_DELIMITERS: Final = 10 * MAX_BODY_VALUES
-_BACKSLASH_CODE: Final = ord("\\")
+BACKSLASH_CODE: Final = ord("\\")
 _STRING_REMAINDER: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """The rest of a string up to its closing quote."""
 _QUOTED_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -59,7 +59,7 @@ def strip_long_strings(raw: bytes) -> bytes:
     start = raw.find(b'"')
     while start >= 0:
         end = raw.find(b'"', start + 1)
-        if end > 0 and raw[end - 1] == _BACKSLASH_CODE:
+        if end > 0 and raw[end - 1] == BACKSLASH_CODE:
             end = _find_closing_quote(raw, start + 1)
         quotes_left -= 2
         if quotes_left < 0 or end < 0:
@@ -76,4 +76,4 @@ def _find_closing_quote(raw: bytes, start: int) -> int:
     """Return the index of the closing quote of a string with escapes, or -1."""
     remainder = _STRING_REMAINDER.match(raw, start)
     end = remainder.end() if remainder is not None else len(raw)
-    return end if end < len(raw) and raw[end] != _BACKSLASH_CODE else -1
+    return end if end < len(raw) and raw[end] != BACKSLASH_CODE else -1

@@ -20,7 +20,7 @@ from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_input_tokens
 from svc.errors import LimitsUnavailable, RateLimited, SvcError
-from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost
+from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost, to_nano_usd
 from svc.gateway.limits.limit_errors import (
     build_limit_error,
     check_fits_limits,
@@ -33,9 +33,9 @@ from svc.gateway.routing.backends import Backend
 from svc.settings import LimitSettings
 from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
+from svc.stores.counters.local import LocalCounters, LocalReservation
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
-from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 from svc.stores.database.base import Database, StoreUnavailable, budget_period_start
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey, EphemeralKey
@@ -132,7 +132,7 @@ class RateLimiter:
     def __init__(
         self,
         settings: LimitSettings,
-        counters: SharedCounters,
+        counters: LocalCounters,
         prices: PriceTable,
         database: DatabaseThread,
         redis_counters: RedisCounters | None = None,
@@ -347,10 +347,10 @@ class RateLimiter:
         """Return the cost at the most expensive backend. A backend without a known price counts as free."""
         max_usd = 0.0
         for backend in backends:
-            price = self._prices.get(backend.provider_name, backend.model_id)
+            price = self._prices.get_for_backend(backend)
             if price is not None:
                 max_usd = max(max_usd, compute_token_cost(price, usage))
-        return round(max_usd * NANO_USD_PER_USD)
+        return to_nano_usd(max_usd)
 
     def _reserve_locally(
         self, limits: KeyLimits, tokens: int, cost_nano_usd: int, *, awaits_redis: bool = False
@@ -364,11 +364,11 @@ class RateLimiter:
         limits: KeyLimits,
         tokens: int,
         cost_nano_usd: int,
-        outcome: SharedMemoryReservation | LimitExceeded,
+        outcome: LocalReservation | LimitExceeded,
         *,
         awaits_redis: bool = False,
     ) -> Reservation | SvcError:
-        if isinstance(outcome, LimitExceeded):
+        if not isinstance(outcome, LocalReservation):
             return build_limit_error(limits, outcome, tokens, cost_nano_usd)
         lines = format_rate_limit_headers(
             limits, outcome.requests_left, outcome.tokens_left, outcome.reset_seconds, outcome.reset_seconds
@@ -490,10 +490,8 @@ class RateLimiter:
         if limits.parent_id and time.time() - limits.period_start < FRESH_KEY_SECONDS:
             return 0
         try:
-            return round(
-                await asyncio.wait_for(self._database.run_query(query_spent), SPENT_QUERY_TIMEOUT_SECONDS)
-                * NANO_USD_PER_USD
-            )
+            spent_usd = await asyncio.wait_for(self._database.run_query(query_spent), SPENT_QUERY_TIMEOUT_SECONDS)
+            return to_nano_usd(spent_usd)
         except (StoreUnavailable, TimeoutError) as error:
             if time.monotonic() >= self._database_retry_at:
                 log.warning("the budget of key %s is counted from 0: %s", limits.key_id, error or "no response in time")

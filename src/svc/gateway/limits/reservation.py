@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from svc.gateway.accounting.cost import NANO_USD_PER_USD
+from svc.gateway.accounting.cost import to_nano_usd
+from svc.stores.counters.local import LocalCounters, LocalReservation
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_types import RedisReservation
-from svc.stores.counters.shared_memory import SharedCounters, SharedMemoryReservation
 
 
 class Reservation:
@@ -16,9 +16,7 @@ class Reservation:
 
     __slots__ = ("_counters", "_local_reservation", "header_lines")
 
-    def __init__(
-        self, counters: SharedCounters, local_reservation: SharedMemoryReservation | None, header_lines: str
-    ) -> None:
+    def __init__(self, counters: LocalCounters, local_reservation: LocalReservation | None, header_lines: str) -> None:
         self._counters = counters
         self._local_reservation = local_reservation
         self.header_lines = header_lines
@@ -27,7 +25,7 @@ class Reservation:
         """End the reservation with the actual usage. Further calls have no effect."""
         local_reservation, self._local_reservation = self._local_reservation, None
         if local_reservation is not None:
-            self._counters.commit(local_reservation, tokens, round(cost_usd * NANO_USD_PER_USD))
+            self._counters.commit(local_reservation, tokens, to_nano_usd(cost_usd))
 
 
 class MirroredReservation(Reservation):
@@ -41,8 +39,8 @@ class MirroredReservation(Reservation):
 
     def __init__(
         self,
-        counters: SharedCounters,
-        local_reservation: SharedMemoryReservation,
+        counters: LocalCounters,
+        local_reservation: LocalReservation,
         header_lines: str,
         redis_counters: RedisCounters,
         key_id: str,
@@ -61,7 +59,7 @@ class MirroredReservation(Reservation):
 
     def commit(self, tokens: int, cost_usd: float) -> None:
         if self._local_reservation is not None:
-            self._commit_to_redis(tokens, round(cost_usd * NANO_USD_PER_USD))
+            self._commit_to_redis(tokens, to_nano_usd(cost_usd))
         super().commit(tokens, cost_usd)
 
     def set_outcome(self, redis_reservation: RedisReservation | None) -> None:
@@ -86,7 +84,7 @@ class EphemeralReservation(Reservation):
 
     __slots__ = ("_own", "_parent")
 
-    def __init__(self, counters: SharedCounters, own: Reservation, parent: Reservation) -> None:
+    def __init__(self, counters: LocalCounters, own: Reservation, parent: Reservation) -> None:
         lines = own.header_lines
         for line in parent.header_lines.splitlines(keepends=True):
             if not (lines and "-requests: " in line):  # the own limit hides that of the parent

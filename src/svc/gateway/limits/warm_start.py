@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS
-from svc.stores.counters.shared_memory import SharedCounters
+from svc.stores.counters.local import LocalCounters
 from svc.stores.database.base import Database, LedgerEntry, StoreUnavailable
 from svc.stores.database.thread import DatabaseThread
 
@@ -26,7 +26,7 @@ def load_recent_entries(database: Database) -> list[LedgerEntry]:
     return database.list_entries(since=time.time() - COUNTER_WINDOW_SECONDS, limit=MAX_RECENT_ENTRIES)
 
 
-def count_recent_entries(counters: SharedCounters, recent_entries: Sequence[LedgerEntry]) -> None:
+def count_recent_entries(counters: LocalCounters, recent_entries: Sequence[LedgerEntry]) -> None:
     """Count entries with an attempt at a provider. Each counts from its end, slightly longer than before a restart."""
     now = time.time()
     for entry in recent_entries:
@@ -37,7 +37,7 @@ def count_recent_entries(counters: SharedCounters, recent_entries: Sequence[Ledg
                 counters.record_past_request(entry.ephemeral_id, age, 0)
 
 
-async def warm_start_counters(counters: SharedCounters, database: DatabaseThread) -> None:
+async def warm_start_counters(counters: LocalCounters, database: DatabaseThread) -> None:
     """Load and count recent entries. If the database does not respond in time, the counters start at 0."""
     try:
         count_recent_entries(

@@ -1,7 +1,7 @@
 """The types that all counters of rate limits and budgets share. No implementation.
 
-SharedCounters (`shared_memory`) count for the workers of one machine, and RedisCounters (`redis`) for several
-machines. tests/contracts/test_counters.py tests both.
+InProcessCounters (`in_process`) count for one process, SharedCounters (`shared_memory`) for the workers of one machine,
+and RedisCounters (`redis`) for several machines. tests/contracts/test_counters.py tests all of them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@
 --   ARGV[1] is an array in MessagePack. It has an array for each operation, with these items and results:
 --     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
 --       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
---       -> {1, requests left, tokens left, ms to reset, second, seed}
+--       -> {1, requests left, tokens left, ms to reset, second, seed, requests in flight with this one}
 --       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
 --           ms to reset requests, ms to reset tokens, requests, tokens, running, nano-USD spent, nano-USD reserved}
 --       -> {2}  the caller must repeat the command with SPENT
@@ -286,7 +286,7 @@ local function reserve(
     add('m:' .. process, nano_usd)
   end
   local requests_left, tokens_left = math.max(0, left[1] - 1), math.max(0, left[2] - requested_tokens)
-  return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed}
+  return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed, at.running}
 end
 
 local function commit(process, reserved_second, tokens, nano_usd, used_tokens, used_nano_usd, number)

@@ -38,7 +38,9 @@ MAX_SPENT_SEEDS: Final = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
-REPLY_LENGTHS: Final = (1, 6, 12)
+REPLY_LENGTHS: Final = (1, 7, 12)
+SEED_BITS: Final = 48
+"""Size of the id of a sum that is loaded: Lua's numbers have 53 bits."""
 ASK_FOR_SPENT: Final = ""
 SPENT_UNAVAILABLE: Final = -1
 """Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
@@ -64,6 +66,8 @@ class RedisCounters:
         self._spending_number = 0
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
+        self._busy_key_ids: set[str] = set()
+        """Keys that used more than a quarter of their concurrent requests at the last reservation of this process."""
         self._rejections: dict[str, CachedRejection] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -108,9 +112,8 @@ class RedisCounters:
         if cached is not None and (rejection := self._current_rejection(cached, limits)) is not None:
             on_decision(rejection)
             return
-        spent_argument = ASK_FOR_SPENT if spent is None else spent
         self._calls.add(
-            _PendingReservation(self, limits, tokens, nano_usd, self._process_id, spent_argument, on_decision, on_slow)
+            _PendingReservation(self, limits, tokens, nano_usd, self._process_id, spent, on_decision, on_slow)
         )
 
     def parse_reply(
@@ -120,12 +123,17 @@ class RedisCounters:
         if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
             return StoreUnavailable("Redis sent an unexpected reply.")
         if reply[0] == 1:
-            _, requests_left, tokens_left, reset_milliseconds, second, seed = reply
+            _, requests_left, tokens_left, reset_milliseconds, second, seed, running = reply
             key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
             if has_budget:
                 self._remember_seed(key_id, seed)
             if process_id == self._process_id:
                 self._open_counts[key_id] = self._open_counts.get(key_id, 0) + 1
+                if limits.concurrency:
+                    if 4 * running > limits.concurrency:
+                        self._busy_key_ids.add(key_id)
+                    else:
+                        self._busy_key_ids.discard(key_id)
             return RedisReservation(
                 key_id=key_id,
                 process=process_id,
@@ -133,7 +141,6 @@ class RedisCounters:
                 tokens=tokens,
                 nano_usd=nano_usd,
                 has_budget=has_budget,
-                has_concurrency=limits.concurrency > 0,
                 requests_left=requests_left,
                 tokens_left=tokens_left,
                 reset_seconds=reset_milliseconds / 1000,
@@ -172,10 +179,13 @@ class RedisCounters:
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
         """End a reservation with the actual usage."""
         key_id, process = reservation.key_id, reservation.process
+        is_busy = key_id in self._busy_key_ids
         if process == self._process_id:
             open_count = self._open_counts.pop(key_id, 1) - 1
             if open_count:
                 self._open_counts[key_id] = open_count
+            else:
+                self._busy_key_ids.discard(key_id)
         number = self._next_spending_number() if reservation.has_budget and nano_usd else 0
         reserved_tokens, reserved_nano_usd = reservation.tokens, reservation.nano_usd
         arguments: tuple[str | int, ...] = (
@@ -187,7 +197,7 @@ class RedisCounters:
             self._calls.add(_SpendingReport(self, spending, arguments))
         else:
             self._calls.add(CounterCall(_redis_key(key_id), arguments))
-        if reservation.has_concurrency:  # the client's next request may reach Redis from another machine
+        if is_busy:  # the client's next request may reach Redis from another machine
             self._calls.flush()
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
@@ -237,6 +247,7 @@ class RedisCounters:
         self._connected_at = self._clock()
         self._rejections.clear()
         self._open_counts.clear()
+        self._busy_key_ids.clear()
         uncertain, self._uncertain_spending = self._uncertain_spending, []
         for spending in uncertain:
             self._report_spend(spending, is_repeat=True)
@@ -266,7 +277,7 @@ class _PendingReservation(CounterCall):
         tokens: int,
         nano_usd: int,
         process_id: str,
-        spent: int | str,
+        spent: int | None,
         on_decision: OnDecision,
         on_slow: OnSlow | None,
     ) -> None:
@@ -275,8 +286,8 @@ class _PendingReservation(CounterCall):
             (
                 *("reserve", process_id),
                 *(limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
-                *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd, spent),
-                random.getrandbits(48),
+                *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd),
+                *((ASK_FOR_SPENT, 0) if spent is None else (spent, random.getrandbits(SEED_BITS))),
             ),
         )
         self._counters = counters

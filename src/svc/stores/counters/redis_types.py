@@ -19,7 +19,6 @@ class RedisReservation:
         tokens: int,
         nano_usd: int,
         has_budget: bool,
-        has_concurrency: bool,
         requests_left: int,
         tokens_left: int,
         reset_seconds: float,
@@ -30,7 +29,6 @@ class RedisReservation:
         self.tokens: Final = tokens
         self.nano_usd: Final = nano_usd
         self.has_budget: Final = has_budget
-        self.has_concurrency: Final = has_concurrency
         self.requests_left: Final = requests_left
         self.tokens_left: Final = tokens_left
         self.reset_seconds: Final = reset_seconds

@@ -7,15 +7,14 @@ One slot for each key, in 64-bit words: HEAD | requests and tokens of each secon
 
 Words that change together are neighbours, since `struct` reads or writes both in one call.
 
-A change of a slot locks the slot's byte of the file. The kernel releases the lock when a process dies. A single
-process needs neither file nor lock. The window has 61 one-second buckets, which contain any interval of 60 seconds.
+A change of a slot locks the slot's byte of the file. The kernel releases the lock when a process dies. The window has
+61 one-second buckets, which contain any interval of 60 seconds. A single process uses `in_process` instead.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import math
 import mmap
 import os
 import time
@@ -28,6 +27,7 @@ from typing import Final
 from svc.errors import CommandFailed
 from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, PERIOD_CODES, KeyLimits
+from svc.stores.counters.local import LocalCounters, LocalReservation, seconds_until_budget_suffices
 
 SLOT_COUNT: Final = 16_384
 MAX_PROBES: Final = 16
@@ -76,10 +76,10 @@ def _has_period(head: tuple[int, ...], limits: KeyLimits) -> bool:
     return head[_PERIOD_START] != PERIOD_START_UNKNOWN and head[_PERIOD_CODE] == PERIOD_CODES[limits.period]
 
 
-class SharedMemoryReservation:
-    """A reservation, to be committed once, with the requests and tokens that remained after it."""
+class SharedMemoryReservation(LocalReservation):
+    """A reservation in the slot of a key."""
 
-    __slots__ = ("key_hash", "nano_usd", "requests_left", "reset_seconds", "second", "slot", "tokens", "tokens_left")
+    __slots__ = ("key_hash", "slot")
 
     def __init__(
         self,
@@ -92,29 +92,23 @@ class SharedMemoryReservation:
         tokens_left: int,
         reset_seconds: float,
     ) -> None:
+        super().__init__(second, tokens, nano_usd, requests_left, tokens_left, reset_seconds)
         self.slot = slot
         self.key_hash = key_hash
-        self.second = second
-        self.tokens = tokens
-        self.nano_usd = nano_usd
-        self.requests_left = requests_left
-        self.tokens_left = tokens_left
-        self.reset_seconds = reset_seconds
-        """Seconds until this request leaves the window."""
 
 
-class SharedCounters:
+class SharedCounters(LocalCounters):
     """Counters in a file that is mapped by up to `workers` processes; `worker` is the index of this process.
 
-    If `path` is None, the counters are private to this process. `clock` returns seconds, equal in all processes.
+    `clock` returns seconds, equal in all processes.
     """
 
     def __init__(
         self,
-        path: Path | None = None,
+        path: Path,
         *,
         worker: int = 0,
-        workers: int = 1,
+        workers: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
@@ -122,33 +116,25 @@ class SharedCounters:
         self._read_pairs = Struct(f"{2 * workers}q").unpack_from
         self._own_pair = _WORKER_PAIRS + 2 * worker
         self._slot_cache: dict[str, tuple[int, int]] = {}
-        self._fd = -1
         length = SLOT_COUNT * self._slot_words * 8
-        if path is None:
-            self._mmap = mmap.mmap(-1, length)
-        else:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            _allocate(self._fd, path, length)
-            self._mmap = mmap.mmap(self._fd, length)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _allocate(self._fd, path, length)
+        self._mmap = mmap.mmap(self._fd, length)
         self._words = memoryview(self._mmap).cast("q")
-        if path is not None:
-            self._recover_slots()
+        self._recover_slots()
 
     def close(self) -> None:
         self._words.release()
         self._mmap.close()
-        if self._fd >= 0:
-            os.close(self._fd)
+        os.close(self._fd)
 
     def needs_spent(self, limits: KeyLimits) -> bool:
-        """Return whether `set_spent` must be called before the budget of the key can be enforced."""
         slot, key_hash = self._slot_for_key(limits.key_id)
         # Without a lock: `set_spent` and `reserve` check again.
         head: tuple[int, ...] = _read_head(self._mmap, 8 * slot * self._slot_words)
         return head[_KEY_HASH] != key_hash or not _has_period(head, limits)
 
     def get_spent_nano_usd(self, limits: KeyLimits) -> int:
-        """Return the nano-USD that are recorded as spent in the key's period."""
         slot, key_hash = self._slot_for_key(limits.key_id)
         self._lock_slot(slot)
         try:
@@ -159,7 +145,6 @@ class SharedCounters:
             self._unlock_slot(slot)
 
     def set_spent(self, limits: KeyLimits, spent_nano_usd: int) -> None:
-        """Set the sum that was spent before, unless another process has set it."""
         slot, key_hash = self._slot_for_key(limits.key_id)
         self._lock_slot(slot)
         try:
@@ -175,11 +160,6 @@ class SharedCounters:
     def reserve(
         self, limits: KeyLimits, tokens: int, nano_usd: int, *, force: bool = False
     ) -> SharedMemoryReservation | LimitExceeded:
-        """Reserve one request, tokens and nano-USD. `force` counts the request even if it exceeds a limit.
-
-        A request that another limit than `rpm` rejects counts for `rpm` only. It reserves nothing. A budget whose spent
-        sum is unknown counts from 0.
-        """
         outcome = self._reserve(limits, tokens, nano_usd, force=force, requires_spent=False)
         assert outcome is not None
         return outcome
@@ -187,7 +167,6 @@ class SharedCounters:
     def reserve_if_spent_known(
         self, limits: KeyLimits, tokens: int, nano_usd: int
     ) -> SharedMemoryReservation | LimitExceeded | None:
-        """Reserve, or return None if `set_spent` must be called before the budget of the key can be enforced."""
         return self._reserve(limits, tokens, nano_usd, force=False, requires_spent=limits.budget_nano_usd > 0)
 
     def _reserve(
@@ -228,8 +207,8 @@ class SharedCounters:
             slot, key_hash, second, tokens, nano_usd, max(0, remaining[0] - 1), max(0, remaining[1] - tokens), reset
         )
 
-    def commit(self, reservation: SharedMemoryReservation, tokens: int, nano_usd: int) -> None:
-        """End a reservation with the actual usage."""
+    def commit(self, reservation: LocalReservation, tokens: int, nano_usd: int) -> None:
+        assert isinstance(reservation, SharedMemoryReservation)
         words, base = self._words, reservation.slot * self._slot_words
         self._lock_slot(reservation.slot)
         try:
@@ -249,7 +228,6 @@ class SharedCounters:
             self._unlock_slot(reservation.slot)
 
     def record_past_request(self, key_id: str, age_seconds: float, tokens: int) -> None:
-        """Count a request that an earlier process accepted `age_seconds` ago."""
         slot, key_hash = self._slot_for_key(key_id)
         now = self._clock()
         words, base, second = self._words, slot * self._slot_words, int(now - age_seconds)
@@ -265,7 +243,6 @@ class SharedCounters:
             self._unlock_slot(slot)
 
     def get_usage(self, limits: KeyLimits) -> LimitUsage:
-        """Return the current usage. It does not allocate a slot for the key."""
         key_hash = _hash_key(limits.key_id)
         slot = self._find_slot(key_hash)
         if slot < 0:
@@ -307,13 +284,9 @@ class SharedCounters:
                 spent_nano_usd = head[_SPENT_NANO_USD]
                 if limits.period_start > head[_PERIOD_START] and self._try_roll_period(base, limits):
                     spent_nano_usd = 0
-                needed_nano_usd = spent_nano_usd + max(1, nano_usd)
-                if needed_nano_usd > limits.budget_nano_usd:
-                    return "budget", math.inf
-                if (
-                    needed_nano_usd + reserved > limits.budget_nano_usd
-                ):  # requests in flight may cost less than reserved
-                    return "budget", 1.0
+                seconds = seconds_until_budget_suffices(limits, spent_nano_usd, reserved, nano_usd)
+                if seconds > 0:
+                    return "budget", seconds
         return None
 
     def _add_to_pair(self, index: int, first_amount: int, second_amount: int) -> None:
@@ -443,9 +416,7 @@ class SharedCounters:
                 self._unlock_slot(slot)
 
     def _lock_slot(self, slot: int) -> None:
-        if self._fd >= 0:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, slot)
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, slot)
 
     def _unlock_slot(self, slot: int) -> None:
-        if self._fd >= 0:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, slot)
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, slot)

@@ -12,8 +12,8 @@ import pytest
 
 from svc.gateway.limits.warm_start import count_recent_entries, warm_start_counters
 from svc.stores.counters.base import LimitUsage
+from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
-from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
@@ -42,7 +42,7 @@ def entry(age: float, **more: object) -> LedgerEntry:
 def usage_after(*entries: LedgerEntry, wait: float = 0.0) -> LimitUsage:
     """Return the counted usage `wait` seconds after these entries were counted."""
     now = [10_000.0]
-    counters = SharedCounters(clock=lambda: now[0])
+    counters = InProcessCounters(clock=lambda: now[0])
     count_recent_entries(counters, entries)
     now[0] += wait
     found = counters.get_usage(KEY)
@@ -79,7 +79,7 @@ def test_warm_start_unknown_tokens_count_as_zero() -> None:
 def test_warm_start_database_unreachable_starts_at_zero_and_logs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counters = SharedCounters()
+    counters = InProcessCounters()
     with caplog.at_level(logging.WARNING, "svc.limits"):
         asyncio.run(_warm_start(counters, tmp_path))
     assert counters.get_usage(KEY) == LimitUsage()
@@ -87,7 +87,7 @@ def test_warm_start_database_unreachable_starts_at_zero_and_logs(
     assert "limits of requests and tokens start from 0: The PostgreSQL database 'none' at 127.0.0.1" in caplog.text
 
 
-async def _warm_start(counters: SharedCounters, home: Path) -> None:
+async def _warm_start(counters: InProcessCounters, home: Path) -> None:
     database = DatabaseThread(
         open_state_database({"SVC_DATABASE_URL": "postgresql://127.0.0.1:1/none?connect_timeout=1"}, home), "ledger"
     )

@@ -34,8 +34,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def counters(clock: Clock) -> Iterator[SharedCounters]:
-    found = SharedCounters(clock=clock.monotonic)
+def counters(clock: Clock, tmp_path: Path) -> Iterator[SharedCounters]:
+    found = SharedCounters(tmp_path / "counters", workers=1, clock=clock.monotonic)
     yield found
     found.close()
 
