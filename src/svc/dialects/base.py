@@ -183,6 +183,8 @@ class StreamDecoder(Protocol):
 
     text_field: ClassVar[bytes]
     """The name of the field with the text of a TextDelta."""
+    arguments_field: ClassVar[bytes]
+    """The name of the field with the text of ToolCallArguments. Empty if each such event has an effect."""
 
     def decode(self, event: bytes) -> list[StreamDelta]:
         """Return the deltas of one server-sent event. Raises ProviderFailed if it is malformed."""
@@ -197,6 +199,8 @@ class StreamEncoder(Protocol):
 
     text_field: ClassVar[bytes]
     """The name of the field with the text of a TextDelta."""
+    arguments_field: ClassVar[bytes]
+    """The name of the field with the text of ToolCallArguments. Empty if each such delta has an effect."""
 
     final_response: bytes
     """The last response object of the stream as JSON, for stored responses. Empty before the end."""

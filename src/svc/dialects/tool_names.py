@@ -44,6 +44,7 @@ class LongNameStreamDecoder:
     """A StreamDecoder that restores the client's names of tool calls."""
 
     text_field: ClassVar[bytes] = b"content"
+    arguments_field: ClassVar[bytes] = b""
 
     def __init__(self, decoder: StreamDecoder, long_names: dict[str, str]) -> None:
         self._decoder = decoder

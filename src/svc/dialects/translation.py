@@ -19,6 +19,7 @@ from svc.wire.chat import (
     StreamFinish,
     StreamStart,
     TextDelta,
+    ToolCallArguments,
     UsageUpdate,
 )
 from svc.wire.sse import split_events
@@ -64,15 +65,20 @@ class StreamTranslation(StreamTransform):
             return translated
         self._template = None
         deltas = self._decoder.decode(event)
-        if len(deltas) != 1 or type(deltas[0]) is not TextDelta:
+        if len(deltas) != 1:
             return b"".join([self._encode_delta(delta) for delta in deltas])
         client_event = self._encode_delta(deltas[0])
-        if self._max_templates > 0 and client_event.endswith(b"\n\n"):
-            self._max_templates -= 1
-            self._template = learn_template(
-                event, client_event[:-2], self._decoder.text_field, self._encoder.text_field
-            )
+        if type(deltas[0]) is TextDelta:
+            self._learn_template(event, client_event, self._decoder.text_field, self._encoder.text_field)
+        elif type(deltas[0]) is ToolCallArguments:
+            self._learn_template(event, client_event, self._decoder.arguments_field, self._encoder.arguments_field)
         return client_event
+
+    def _learn_template(self, event: bytes, client_event: bytes, field: bytes, client_field: bytes) -> None:
+        """Make a template of an event whose only text is `field`. Empty fields mean that no event may bypass others."""
+        if self._max_templates > 0 and field and client_field and client_event.endswith(b"\n\n"):
+            self._max_templates -= 1
+            self._template = learn_template(event, client_event[:-2], field, client_field)
 
     def _finish(self) -> bytes:
         if not self._is_complete:

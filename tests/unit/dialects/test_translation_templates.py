@@ -1,4 +1,4 @@
-"""Translated streams: text events that resemble the last one give the same bytes as events that are decoded."""
+"""Translated streams: text events that resemble the last one give the same events as those that are decoded."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ def anthropic_stream(items: list[tuple[str, str, bool, bool]]) -> bytes:
                 events.append(
                     ("content_block_start", anthropic_event("content_block_start", index=index, content_block=tool))
                 )
-                arguments = {"type": "input_json_delta", "partial_json": json.dumps({"text": text})}
-                events.append(
-                    ("content_block_delta", anthropic_event("content_block_delta", index=index, delta=arguments))
-                )
+                for part in ('{"text": ', json.dumps(text), "", '"more": ', json.dumps(text), "}"):
+                    value = encode(part, is_ascii=is_ascii, escapes_slash=escapes_slash)
+                    delta = f'{{"type":"input_json_delta","partial_json":{value}}}'
+                    event = f'{{"type":"content_block_delta","index":{index},"delta":{delta}}}'
+                    events.append(("content_block_delta", event))
                 events.append(("content_block_stop", anthropic_event("content_block_stop", index=index)))
                 index += 1
             events.append(
@@ -94,20 +95,34 @@ def openai_stream(items: list[tuple[str, str, bool, bool]]) -> bytes:
     return "".join(out).encode(errors="replace")
 
 
-def translate(upstream: Dialect, client: Dialect, raw: bytes, size: int, *, fast: bool) -> tuple[bytes, Any, Any]:
+def decode_events(raw: bytes) -> list[tuple[list[bytes], Any]]:
+    """Return the lines before the data of each event, and the decoded data: escapes of the same text may differ."""
+    assert raw.endswith(b"\n\n")
+    events = []
+    for event in raw.removesuffix(b"\n\n").split(b"\n\n"):
+        *lines, data = event.split(b"\n")
+        assert data.startswith(b"data: ")
+        data = data.removeprefix(b"data: ")
+        events.append((lines, data if data == b"[DONE]" else json.loads(data)))
+    return events
+
+
+def translate(
+    upstream: Dialect, client: Dialect, raw: bytes, size: int, *, fast: bool
+) -> tuple[list[tuple[list[bytes], Any]], Any, Any]:
     transform = StreamTranslation(upstream.create_stream_decoder(), client.create_stream_encoder(include_usage=True))
     if not fast:
         transform.disable_fast_paths()
     out = b"".join(transform.feed(raw[at : at + size]) for at in range(0, len(raw), size)) + transform.end()
     error = transform.error.message if transform.error else None
-    out = re.sub(rb'"created":\d+', b"", out)  # the gateway's clock
-    return out, error, (transform.finish_reason, transform.has_ended)
+    out = re.sub(rb'"created":\d+', b'"created":0', out)  # the gateway's clock
+    return decode_events(out), error, (transform.finish_reason, transform.has_ended)
 
 
 @pytest.mark.parametrize("upstream", ["anthropic", "openai"])
 @given(items=st.lists(ITEM, max_size=12), size=st.integers(1, 900))
 @settings(max_examples=150, deadline=None)
-def test_translation_with_templates_gives_same_bytes(upstream: str, items: list[Any], size: int) -> None:
+def test_translation_with_templates_gives_same_events(upstream: str, items: list[Any], size: int) -> None:
     if upstream == "anthropic":
         source, target, raw = anthropic.dialect, openai.dialect, anthropic_stream(items)
     else:
@@ -126,6 +141,7 @@ def test_translation_of_similar_texts_decodes_few_events() -> None:
 
     class Counting:
         text_field = b"text"
+        arguments_field = b"partial_json"
 
         def __getattr__(self, name: str) -> Any:
             return getattr(decode.__self__, name)
@@ -137,3 +153,20 @@ def test_translation_of_similar_texts_decodes_few_events() -> None:
     transform._decoder = Counting()
     transform.feed(raw)
     assert len(decoded) == 6
+
+
+def test_translation_of_tool_arguments_learns_one_template() -> None:
+    transform = StreamTranslation(
+        anthropic.dialect.create_stream_decoder(), openai.dialect.create_stream_encoder(include_usage=False)
+    )
+    head, separator, _ = anthropic_stream([("tool", "text", False, False)]).partition(b'"partial_json":')
+    assert separator
+    start = head[head.rindex(b"event: ") :] + separator
+    transform.feed(head[: head.rindex(b"event: ")])
+    transform.feed(start + b'"first"}}\n\n')
+    template = transform.passthrough_template
+    assert template is not None
+    for text in (b"{", b"\\u00e9\\ud83d\\ude00", b"}"):
+        out = transform.feed(start + b'"' + text + b'"}}\n\n')
+        assert b'"tool_calls":[{"index":0,"function":{"arguments":"' + text + b'"}}]' in out
+        assert transform.passthrough_template is template

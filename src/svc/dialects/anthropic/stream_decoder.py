@@ -58,6 +58,7 @@ class AnthropicStreamDecoder:
     """A StreamDecoder of message events."""
 
     text_field: ClassVar[bytes] = b"text"
+    arguments_field: ClassVar[bytes] = b"partial_json"
 
     def __init__(self) -> None:
         self._is_complete = False

@@ -40,6 +40,7 @@ class AnthropicStreamEncoder:
     """A StreamEncoder of message events."""
 
     text_field: ClassVar[bytes] = b"text"
+    arguments_field: ClassVar[bytes] = b""
 
     def __init__(self) -> None:
         self._finish_reason: FinishReason = "stop"

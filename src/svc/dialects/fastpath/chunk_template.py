@@ -22,11 +22,10 @@ MAX_BYTEWISE_SCAN_BYTES: Final = 128
 """Up to this length of the text, a loop over the bytes is faster than a regular expression."""
 
 _TEXT_AND_QUOTE: Final = re.compile(
-    rb'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+    rb'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
+    rb'|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})[^"\\\x00-\x1f]*+)*+"'
 )
-"""The content of a JSON string and its closing quote (RFC 8259, section 7). Escaped surrogates do not match."""
-_CONVERTIBLE_TEXT_AND_QUOTE: Final = re.compile(rb'(?!")[^"\\\x00-\x1f]*+(?:\\["\\bfnrt][^"\\\x00-\x1f]*+)*+"')
-"""The same, where encoding the decoded text again gives the same bytes, and the text is not empty."""
+"""The content of a JSON string and its closing quote (RFC 8259, section 7). Unpaired surrogates do not match."""
 _RANDOM_PADDING: Final = re.compile(rb'("(?:obfuscation|p)":\s?")[A-Za-z0-9]*("\}\n\n)\Z')
 """Padding that hides the length of the text.
 
@@ -89,12 +88,11 @@ class ChunkTemplate:
                 break
             bits |= byte
             index += 1
-        # A long text, or one with other escapes.
-        pattern = _TEXT_AND_QUOTE if self.is_identity else _CONVERTIBLE_TEXT_AND_QUOTE
-        found = pattern.match(data, text_start)
-        if found is None:
+        # A long text, or one with other escapes. These reach a client of another dialect as they are.
+        found = _TEXT_AND_QUOTE.match(data, text_start)
+        text_end = found.end() - 1 if found is not None else -1
+        if text_end < 0 or (text_end == text_start and not self.is_identity):
             return -1
-        text_end = found.end() - 1
         return text_end if data.isascii() or _is_utf8(data[text_start:text_end]) else -1
 
     def find_chunk_end(self, data: bytes, text_end: int) -> int:

@@ -94,6 +94,7 @@ class ForcedToolStreamDecoder:
     """A StreamDecoder that turns the text of a stream into a tool call."""
 
     text_field: ClassVar[bytes] = b"content"
+    arguments_field: ClassVar[bytes] = b""
 
     def __init__(self, decoder: StreamDecoder) -> None:
         self._decoder = decoder

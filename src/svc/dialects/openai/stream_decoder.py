@@ -56,6 +56,7 @@ class OpenAIStreamDecoder:
     """A StreamDecoder of chat completion chunks."""
 
     text_field: ClassVar[bytes] = b"content"
+    arguments_field: ClassVar[bytes] = b""
 
     def __init__(self) -> None:
         self._has_started = False

@@ -34,6 +34,7 @@ class OpenAIStreamEncoder:
     """A StreamEncoder of chat completion chunks."""
 
     text_field: ClassVar[bytes] = b"content"
+    arguments_field: ClassVar[bytes] = b"arguments"
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage

@@ -255,6 +255,7 @@ class ResponsesStreamEncoder:
     """A StreamEncoder of response events. Every delta changes its state, so that no event may bypass it."""
 
     text_field: ClassVar[bytes] = b"delta"
+    arguments_field: ClassVar[bytes] = b""
 
     def __init__(self, request: ResponsesRequest, origin: str) -> None:
         self._request = request
