@@ -8,7 +8,7 @@ import msgspec
 
 from svc.dialects.anthropic.request_schema import CountBody, RoutingBody
 from svc.dialects.base import RequestBody
-from svc.dialects.message_text import are_texts, check_content, is_null, is_text
+from svc.dialects.message_text import check_content, is_null, is_text
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest
@@ -37,10 +37,9 @@ def decode_count_routing_info(body: RequestBody) -> RoutingInfo:
 def _check_contents(fields: RoutingBody | CountBody) -> bool:
     """Check the contents of the messages. Return whether all of them are text."""
     has_only_text = True
-    if not are_texts(fields.messages):
-        for index, message in enumerate(fields.messages):
-            if not is_text(message.content) and not check_content(message.content, f"messages[{index}].content"):
-                has_only_text = False
+    for index, message in enumerate(fields.messages):
+        if not is_text(message.content) and not check_content(message.content, f"messages[{index}].content"):
+            has_only_text = False
     if not is_text(fields.system) and not is_null(fields.system):
         has_only_text = check_content(fields.system, "system") and has_only_text
     return has_only_text

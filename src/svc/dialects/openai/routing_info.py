@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from svc.dialects.base import RequestBody
-from svc.dialects.message_text import are_texts, check_content, is_null, is_text
+from svc.dialects.message_text import check_content, is_null, is_text
 from svc.dialects.openai.request_schema import RoutingBody, RoutingFormat, RoutingMessage
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import astuple, decode_skeleton
@@ -22,10 +22,9 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
     model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
     has_only_text = True
-    if not are_texts(messages):
-        for index, message in enumerate(messages):
-            if not is_text(message.content) and not _check_content(message, f"messages[{index}].content"):
-                has_only_text = False
+    for index, message in enumerate(messages):
+        if not is_text(message.content) and not _check_content(message, f"messages[{index}].content"):
+            has_only_text = False
     body.has_only_text = has_only_text
     min_reserved_tokens, unbounded_field = 0, ""
     if rest != _UNSET_FIELDS:
