@@ -37,8 +37,8 @@ from svc.gateway.server.connection import ClientConnection
 from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.upstream.pool import UpstreamPool
 from svc.security import Keyring
+from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import KeyLimits
-from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.factory import open_database
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey
@@ -123,7 +123,7 @@ async def main() -> None:
     ledger.journal.start_new_file()  # the ingester is left out, because it has its own thread
     ledger.prices.add_fetched_prices({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
     database_thread = DatabaseThread(open_database(f"sqlite:///{home / 'svc.db'}"))
-    counters = SharedCounters(home / "counters", workers=4)
+    counters = InProcessCounters()
     limiter = RateLimiter(found.limits, counters, ledger.prices, database_thread)
     lines = telemetry.LineWriter(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"))
     metrics, request_log = RequestMetrics(), RequestLog(lines, is_enabled=found.gateway.access_log)
@@ -241,7 +241,7 @@ def recorded(context: GatewayContext, upstream: UpstreamPool, client: ClientConn
 
 
 def limited(
-    context: GatewayContext, counters: SharedCounters, upstream: UpstreamPool, client: ClientConnection
+    context: GatewayContext, counters: InProcessCounters, upstream: UpstreamPool, client: ClientConnection
 ) -> float:
     """Measure the same for a key with every kind of limit."""
     keys = context.keyring._keys

@@ -126,6 +126,24 @@ async def test_counter_calls_commits_of_a_key_far_from_its_limit_share_a_command
     assert await count_scripts(redis) == commands + 1
 
 
+async def test_counter_calls_commit_of_a_key_that_others_fill_is_written_before_it_returns(
+    redis: RedisClient, counters: RedisCounters, server: RedisServer
+) -> None:
+    limits = KeyLimits(key_id="k", concurrency=8)
+    (first,) = await asyncio.gather(*reserve(counters, [limits]))
+    assert isinstance(first, RedisReservation)
+    other = RedisCounters(redis)
+    other.start()
+    await asyncio.gather(*reserve(other, [limits] * 7))
+    (rejected,) = await asyncio.gather(*reserve(counters, [limits]))
+    assert isinstance(rejected, LimitExceeded)
+    counters.commit(first, 0, 0)
+    deadline = time.monotonic() + 10
+    while server.tell("HGET svc:key:k running") != b"$1\r\n7\r\n":  # this does not run the event loop
+        assert time.monotonic() < deadline
+    await other.close()
+
+
 async def test_counter_calls_pending_when_the_server_dies_have_unknown_outcomes(
     counters: RedisCounters, server: RedisServer
 ) -> None:

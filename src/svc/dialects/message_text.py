@@ -17,8 +17,8 @@ _read_first_byte: Final = struct.Struct("B").unpack_from
 """Costs less than a copy or a view of the value."""
 _TEXT_TYPES: Final = frozenset(("text", "refusal", "tool_use", "thinking", "redacted_thinking"))
 """Types of parts without images, documents and audio."""
-_QUOTE_BYTE: Final = 0x22
-_NULL_BYTE: Final = 0x6E
+_FIRST_TEXT_CODE: Final = 0x22
+_FIRST_NULL_CODE: Final = 0x6E
 _UNDECODED_PARTS_DECODER: Final = msgspec.json.Decoder(list[UndecodedPart])
 _CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
 
@@ -26,13 +26,13 @@ _CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
 def is_text(value: msgspec.Raw) -> bool:
     """Return whether a value is a string."""
     first: tuple[int] = _read_first_byte(value)
-    return first[0] == _QUOTE_BYTE
+    return first[0] == _FIRST_TEXT_CODE
 
 
 def is_null(value: msgspec.Raw) -> bool:
     """Return whether a value is null or absent."""
     first: tuple[int] = _read_first_byte(value)
-    return first[0] == _NULL_BYTE
+    return first[0] == _FIRST_NULL_CODE
 
 
 def check_content(value: msgspec.Raw, path: str) -> bool:

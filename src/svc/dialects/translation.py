@@ -77,8 +77,9 @@ class StreamTranslation(StreamTransform):
     def _learn_template(self, event: bytes, client_event: bytes, field: bytes, client_field: bytes) -> None:
         """Make a template of an event whose only text is `field`. Empty fields mean that no event may bypass others."""
         if self._max_templates > 0 and field and client_field and client_event.endswith(b"\n\n"):
-            self._max_templates -= 1
             self._template = learn_template(event, client_event[:-2], field, client_field)
+            if self._template is not None:
+                self._max_templates -= 1
 
     def _finish(self) -> bytes:
         if not self._is_complete:

@@ -257,6 +257,16 @@ def test_body_tokens_images_beside_a_text_are_not_counted_as_text() -> None:
     assert 1000 <= estimate_body_tokens(found) <= 1100
 
 
+@pytest.mark.parametrize("size", [5_000, 20_000])
+def test_body_tokens_small_image_beside_a_text_is_not_counted_as_text(size: int) -> None:
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'iVBORw0KGgo' * (size // 11)}"}}
+    messages = [{"role": "assistant", "content": "Here.", "images": [image]}]
+    found = RequestBody(json.dumps({"model": "m", "messages": messages}).encode())
+    openai.decode_routing_info(found)
+    assert found.has_only_text
+    assert 1000 <= estimate_body_tokens(found) <= 1100
+
+
 def test_prompt_tokens_long_text_is_proportional_to_size() -> None:
     assert estimate_prompt_tokens(b"a" * 400_000) == pytest.approx(100_000, rel=0.001)
     assert estimate_prompt_tokens(b"a" * 32_768) == 8192

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES
 from svc.dialects.translation import StreamTranslation
 
 TEXT = st.one_of(
@@ -153,6 +154,21 @@ def test_translation_of_similar_texts_decodes_few_events() -> None:
     transform._decoder = Counting()
     transform.feed(raw)
     assert len(decoded) == 6
+
+
+def test_translation_after_many_tools_without_arguments_learns_a_template_of_text() -> None:
+    transform = StreamTranslation(
+        anthropic.dialect.create_stream_decoder(), openai.dialect.create_stream_encoder(include_usage=False)
+    )
+    message = {"id": "msg_1", "model": "m", "usage": {"input_tokens": 1, "output_tokens": 1}}
+    events = [anthropic_event("message_start", message=message)]
+    for index in range(MAX_LEARNED_TEMPLATES + 1):
+        tool = {"type": "tool_use", "id": f"t{index}", "name": "f", "input": {}}
+        events.append(anthropic_event("content_block_start", index=index, content_block=tool))
+        events.append(anthropic_event("content_block_stop", index=index))
+    events.append(anthropic_event("content_block_delta", index=99, delta={"type": "text_delta", "text": "later"}))
+    transform.feed("".join(f"data: {event}\n\n" for event in events).encode())
+    assert transform.passthrough_template is not None
 
 
 def test_translation_of_tool_arguments_learns_one_template() -> None:

@@ -93,7 +93,8 @@ class ChunkTemplate:
         text_end = found.end() - 1 if found is not None else -1
         if text_end < 0 or (text_end == text_start and not self.is_identity):
             return -1
-        return text_end if data.isascii() or _is_utf8(data[text_start:text_end]) else -1
+        text = data[text_start:text_end]  # a read can have thousands of chunks
+        return text_end if text.isascii() or _is_utf8(text) else -1
 
     def find_chunk_end(self, data: bytes, text_end: int) -> int:
         """Return the end of the chunk whose text ends at `text_end`, or -1 if the suffix differs."""
@@ -162,8 +163,8 @@ def _split_around_text(event: bytes, field: bytes) -> tuple[bytes, bytes] | None
 
 
 def _is_short_escape(byte: i64) -> bool:
-    """Return whether this letter after a backslash is an escape that every encoder makes of the same character."""
-    return byte in (0x6E, 0x22, 0x5C, 0x74, 0x72, 0x62, 0x66)
+    """Return whether this byte after a backslash is a complete escape (RFC 8259, section 7)."""
+    return byte in (0x6E, 0x22, 0x5C, 0x74, 0x72, 0x62, 0x66, 0x2F)
 
 
 def _is_alphanumeric(byte: i64) -> bool:

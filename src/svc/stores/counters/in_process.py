@@ -16,14 +16,14 @@ from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
 from svc.stores.counters.local import LocalCounters, LocalReservation, seconds_until_budget_suffices
 
 MAX_COUNTED_KEYS: Final = 16_384
-"""Keys that are counted at the same time, not including those with requests in flight beyond this number."""
-_FORGOTTEN_KEYS: Final = MAX_COUNTED_KEYS // 16
-"""Keys that are forgotten at once, since finding the least recently used ones takes longer than one request."""
+"""The number of keys from which on idle ones are evicted. Keys with requests in flight are kept beyond it."""
+_EVICTED_KEYS: Final = MAX_COUNTED_KEYS // 16
+"""Keys that are evicted at once, since the search for the least recently used ones takes milliseconds."""
 _UNKNOWN_PERIOD: Final = ""
 
 
 class KeyCounters:
-    """What one key uses. `newest_second` is the second of the last request, up to which the window is valid."""
+    """What one key uses. `newest_second` is the end of the window, and the last use of the key."""
 
     __slots__ = (
         "newest_second",
@@ -151,13 +151,13 @@ class InProcessReservation(LocalReservation):
 class InProcessCounters(LocalCounters):
     """The counters of the only process that serves requests. `clock` returns seconds."""
 
-    __slots__ = ("_clock", "_forget_at", "_keys")
+    __slots__ = ("_clock", "_evict_at", "_keys")
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._keys: dict[str, KeyCounters] = {}
-        self._forget_at = MAX_COUNTED_KEYS
-        """The number of keys at which some are forgotten."""
+        self._evict_at = MAX_COUNTED_KEYS
+        """The number of keys at which some are evicted."""
 
     def needs_spent(self, limits: KeyLimits) -> bool:
         counters = self._keys.get(limits.key_id)
@@ -245,19 +245,19 @@ class InProcessCounters(LocalCounters):
         """Return the counters of a key, with the window up to `second`."""
         counters = self._keys.get(key_id)
         if counters is None:
-            if len(self._keys) >= self._forget_at:
-                self._forget_keys()
+            if len(self._keys) >= self._evict_at:
+                self._evict_keys()
             counters = self._keys[key_id] = KeyCounters(second)
         elif counters.newest_second < second:
             counters.advance(second)
         return counters
 
-    def _forget_keys(self) -> None:
-        """Forget the least recently used keys, except for those with requests in flight."""
+    def _evict_keys(self) -> None:
+        """Evict the least recently used keys, except for those with requests in flight."""
         idle = sorted([each for each in self._keys.items() if not each[1].running], key=_key_last_used)
-        for key_id, _ in idle[: len(self._keys) - MAX_COUNTED_KEYS + _FORGOTTEN_KEYS]:
+        for key_id, _ in idle[: len(self._keys) - MAX_COUNTED_KEYS + _EVICTED_KEYS]:
             del self._keys[key_id]
-        self._forget_at = max(MAX_COUNTED_KEYS, len(self._keys) + _FORGOTTEN_KEYS)
+        self._evict_at = max(MAX_COUNTED_KEYS, len(self._keys) + _EVICTED_KEYS)
 
 
 def _key_last_used(entry: tuple[str, KeyCounters]) -> int:

@@ -34,6 +34,12 @@ HEARTBEAT_SECONDS: Final = 5.0
 HEARTBEAT_BATCH_KEYS: Final = 100
 HEARTBEAT_BATCH_SECONDS: Final = 0.02
 """Keys that are kept alive at once, and the seconds between two batches."""
+BUSY_KEY_FRACTION: Final = 0.25
+"""A key with more of its concurrent requests in flight is busy: its client may wait for the end of one of them.
+
+The end of a request of another key goes to Redis with other calls, which takes less CPU time. Every process knows the
+requests in flight only from its own reservations, so that the fraction is far below 1.
+"""
 MAX_SPENT_SEEDS: Final = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_CACHED_REJECTIONS: Final = 10_000
@@ -67,7 +73,7 @@ class RedisCounters:
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
         self._busy_key_ids: set[str] = set()
-        """Keys that used more than a quarter of their concurrent requests at the last reservation of this process."""
+        """Keys in `_open_counts` that were busy at the last reservation of this process (BUSY_KEY_FRACTION)."""
         self._rejections: dict[str, CachedRejection] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -130,7 +136,7 @@ class RedisCounters:
             if process_id == self._process_id:
                 self._open_counts[key_id] = self._open_counts.get(key_id, 0) + 1
                 if limits.concurrency:
-                    if 4 * running > limits.concurrency:
+                    if running > BUSY_KEY_FRACTION * limits.concurrency:
                         self._busy_key_ids.add(key_id)
                     else:
                         self._busy_key_ids.discard(key_id)
@@ -152,6 +158,8 @@ class RedisCounters:
             rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets, LimitUsage(*used))
             if rejection.limit == "rpm":
                 self._cache_rejection(limits, rejection)
+            elif rejection.limit == "concurrency" and limits.key_id in self._open_counts:
+                self._busy_key_ids.add(limits.key_id)
             return rejection
         return SpentRequired()
 
@@ -197,7 +205,7 @@ class RedisCounters:
             self._calls.add(_SpendingReport(self, spending, arguments))
         else:
             self._calls.add(CounterCall(_redis_key(key_id), arguments))
-        if is_busy:  # the client's next request may reach Redis from another machine
+        if is_busy:  # the client's next request may reach Redis from another machine or worker
             self._calls.flush()
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import example, given
@@ -67,6 +68,16 @@ def test_template_chunk_with_other_padding_matches(padding: bytes) -> None:
     assert learn(end=PADDED_END).matches(chunk)
     assert not learn(end=PADDED_END).matches(chunk[:-1])
     assert not learn(end=PADDED_END).matches(chunk.replace(b'"}\n', b'-"}\n'))
+
+
+def test_template_block_of_many_escaped_chunks_takes_linear_time() -> None:
+    chunk, template = START + b"\\u0434\\u0430" + END + b"\n\n", converting()
+    seconds = []
+    for count in (500, 4000):
+        started_at = time.process_time()
+        assert template.apply(chunk * count) is not None
+        seconds.append(time.process_time() - started_at)
+    assert seconds[1] < max(0.05, 30 * seconds[0])
 
 
 def test_template_learned_from_text_with_escapes_matches() -> None:

@@ -84,7 +84,7 @@ def test_get_usage_unknown_key_is_not_counted(counters: InProcessCounters) -> No
     assert not counters._keys
 
 
-def test_many_keys_the_least_recently_used_ones_without_requests_in_flight_are_forgotten(
+def test_many_keys_the_least_recently_used_ones_without_requests_in_flight_are_evicted(
     counters: InProcessCounters, clock: Clock
 ) -> None:
     running = KeyLimits(key_id="running", concurrency=1)
@@ -111,7 +111,7 @@ def test_many_keys_all_with_requests_in_flight_are_all_counted(counters: InProce
     assert len(counters._keys) <= in_process.MAX_COUNTED_KEYS + 2000
 
 
-def test_commit_of_a_forgotten_key_changes_nothing(counters: InProcessCounters, clock: Clock) -> None:
+def test_commit_of_an_evicted_key_changes_nothing(counters: InProcessCounters, clock: Clock) -> None:
     limits = KeyLimits(key_id="first", tokens=100)
     counters.commit(reserve(counters, limits, 50), 20, 0)
     for number in range(in_process.MAX_COUNTED_KEYS * 2):
