@@ -144,6 +144,33 @@ async def test_counter_calls_commit_of_a_key_that_others_fill_is_written_before_
     await other.close()
 
 
+async def test_counter_calls_after_a_frozen_server_continues_no_lost_reservation_counts(
+    redis: RedisClient, counters: RedisCounters, server: RedisServer
+) -> None:
+    """Redis executes the reservations that it received while it was frozen, but their requests were decided locally."""
+    limits = KeyLimits(key_id="k", concurrency=8)
+    (running,) = await asyncio.gather(*reserve(counters, [limits]))
+    assert isinstance(running, RedisReservation)
+    server.freeze()
+    futures = []
+    for _ in range(40):
+        futures += reserve(counters, [limits])
+        await asyncio.sleep(0.01)
+    assert all(isinstance(outcome, OutcomeUnknown) for outcome in await asyncio.gather(*futures))
+    server.thaw()
+    async with asyncio.timeout(10):
+        while redis.is_down:
+            await asyncio.sleep(0.01)
+    for _ in range(50):
+        (got,) = await asyncio.gather(*reserve(counters, [limits]))
+        assert isinstance(got, RedisReservation)
+        assert got.requests_left == 0
+        counters.commit(got, 0, 0)
+        await asyncio.sleep(0.01)
+    counters.commit(running, 0, 0)
+    assert (await counters.get_usage(limits)).running == 0
+
+
 async def test_counter_calls_pending_when_the_server_dies_have_unknown_outcomes(
     counters: RedisCounters, server: RedisServer
 ) -> None:

@@ -89,6 +89,10 @@ _LOW_DETAIL: Final = re.compile(rb'"detail"\s*:\s*"low"')
 _DOCUMENT_PART: Final = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
 _BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{256,}+")
 """Matches only at the start of a run, so that a shorter run is not searched again from each character."""
+_BASE64_ESCAPES: Final = (
+    *((b"\\u002B", b"+"), (b"\\u002b", b"+"), (b"\\u002F", b"/"), (b"\\u002f", b"/")),
+    *((b"\\u003D", b"="), (b"\\u003d", b"=")),
+)
 _ITEM_MARKS: Final = (b'put_text"', b'"function_call')
 _ITEM_FIELDS: Final = re.compile(
     rb'"(?:(?:id|call_id|status)"\s*:\s*"[^"\\]{0,256}"|(?:annotations|logprobs|summary)"\s*:\s*\[\s*\]'
@@ -141,8 +145,19 @@ def _separate_media(raw: bytes, skeleton: bytes) -> tuple[float, bytes]:
     has_links = _contains_any(skeleton, _LINK_MARKS)
     if not _contains_any(skeleton, _BASE64_MARKS) and not (has_links and skeleton is not raw):
         return (_estimate_media_tokens(raw, 0) if has_links else 0.0), raw
-    text = _BASE64_RUN.sub(b"", raw.replace(b"\\/", b"/"))  # some encoders escape slashes
+    raw = _unescape_base64(raw)
+    text = _BASE64_RUN.sub(b"", raw)
     return _estimate_media_tokens(raw, len(raw) - len(text)), text
+
+
+def _unescape_base64(raw: bytes) -> bytes:
+    """Replace the escapes of characters of base64: some encoders escape slashes, and .NET's also plus signs."""
+    raw = raw.replace(b"\\/", b"/")
+    if raw.find(b"\\u00") < 0:
+        return raw
+    for escape, character in _BASE64_ESCAPES:
+        raw = raw.replace(escape, character)
+    return raw
 
 
 def _take_samples(raw: bytes, count: int, size: int) -> bytes:

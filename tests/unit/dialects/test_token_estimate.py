@@ -236,10 +236,12 @@ def test_prompt_tokens_text_beside_media_counts_without_spaces(more: dict[str, A
 
 
 def test_prompt_tokens_base64_of_unknown_media_counts_as_that_of_a_document() -> None:
-    data = base64.b64encode(b"\x01\x02\xfe" * 20_000).decode()
+    data = base64.b64encode(b"\x01\x02\xfe\xfb\xff" * 12_000 + b"x").decode()
+    assert {"+", "/", "="} <= set(data)
     video = {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
     escaped = body([video]).replace(b"/", b"\\/")
-    for raw in (body([video]), escaped):
+    dotnet = body([video]).replace(b"+", b"\\u002B").replace(b"/", b"\\u002f").replace(b"=", b"\\u003D")
+    for raw in (body([video]), escaped, dotnet):
         assert estimate_prompt_tokens(raw) == pytest.approx(len(data) / 40, rel=0.1)
 
 

@@ -9,6 +9,7 @@
 --                             the part of each process in `running` and `held`
 --     a:<process>             the last second in which the process was active. It is repeated while `c` is not 0
 --     q:<process>             the number of the newest spending that was added. A repeated one is not added again
+--     x:<process>             the second in which the process left. Its later reservations do nothing
 --     spent, start, kind      nano-USD spent in the period, the start of the period, and its length: day (1), month (2) or
 --                             total (3)
 --     seed                    the id of the sum that was loaded from the database
@@ -22,12 +23,14 @@
 --       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
 --           ms to reset requests, ms to reset tokens, requests, tokens, running, nano-USD spent, nano-USD reserved}
 --       -> {2}  the caller must repeat the command with SPENT
+--       -> {}   the process has left
 --     commit PROCESS SECOND RESERVED-TOKENS RESERVED-NANO-USD USED-TOKENS USED-NANO-USD NUMBER
 --     get_usage KIND START
 --       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
 --     record_spend PROCESS NUMBER NANO-USD SEED      does nothing if another sum was loaded since
 --     keep_alive PROCESS                             its requests are still in flight
---     leave PROCESS                                  releases its requests in flight
+--     leave PROCESS                                  releases its requests in flight. Commands that it sent before, over
+--                                                    a lost connection, can follow
 --
 --   The reply is an array of results. The first failed operation ends the script and has counted nothing. If it is the
 --   first operation, the reply is its error. Otherwise the reply has the results of the operations before it.
@@ -178,9 +181,11 @@ local function remove_expired_processes()
     end
   end
   for i = 1, #all, 2 do
-    local part, process = string.match(all[i], '^([acmq]):(.+)$')
-    local age = part and second - (active[process] or 0)
-    if (part == 'c' or part == 'm') and age >= PROCESS_TTL_SECONDS then
+    local part, process = string.match(all[i], '^([acmqx]):(.+)$')
+    local age = part and second - (part == 'x' and tonumber(all[i + 1]) or active[process] or 0)
+    if part == 'x' and age >= PROCESS_TTL_SECONDS then
+      set(all[i], 0)
+    elseif (part == 'c' or part == 'm') and age >= PROCESS_TTL_SECONDS then
       local name = part == 'c' and 'running' or 'held'
       set(name, math.max(0, at[name] - tonumber(all[i + 1])))
       set(all[i], 0)
@@ -218,7 +223,10 @@ local function reserve(
   process, requests, tokens, concurrency, budget, kind, start, requested_tokens, nano_usd, spent, seed
 )
   local bucket = second % BUCKETS
-  read_sums('r' .. bucket, 't' .. bucket, 'c:' .. process, 'm:' .. process)
+  read_sums('r' .. bucket, 't' .. bucket, 'c:' .. process, 'm:' .. process, 'x:' .. process)
+  if at['x:' .. process] ~= 0 then
+    return {}
+  end
   advance()
   if second - at.buried >= PROCESS_CHECK_SECONDS then
     remove_expired_processes()
@@ -326,10 +334,10 @@ end
 
 local function leave(process)
   read_sums('c:' .. process, 'm:' .. process)
-  if at.newest ~= 0 then
-    release('running', 'c:' .. process, math.huge)
-    release('held', 'm:' .. process, math.huge)
-  end
+  advance()
+  release('running', 'c:' .. process, math.huge)
+  release('held', 'm:' .. process, math.huge)
+  set('x:' .. process, second)
   return {1}
 end
 

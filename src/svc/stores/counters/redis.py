@@ -5,8 +5,10 @@ rejection without a command to Redis.
 
 Each process counts its requests in flight under a process id, and repeats in each key that it is active. Without that
 for 15 s, its requests in flight no longer count. After each loss of the connection the process takes a new id, since
-the outcome of pending commands is unknown. After the reconnect it reports what was spent in between, unless the sum in
-the database includes it. Each report has a number, so that Redis adds it once even if it executed the first attempt.
+the outcome of pending commands is unknown. The old id leaves its keys after the reconnect: Redis may have executed
+reservations that nobody will release, and may still execute others that wait in the lost connection. Then the process
+reports what was spent in between, unless the sum in the database includes it. Each report has a number, so that Redis
+adds it once even if it executed the first attempt.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ requests in flight only from its own reservations, so that the fraction is far b
 """
 MAX_SPENT_SEEDS: Final = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
+MAX_UNLEFT_KEYS: Final = 10_000
+"""Maximum number of keys that an earlier process id leaves. In others, it counts until its time has expired."""
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
 REPLY_LENGTHS: Final = (1, 7, 12)
@@ -72,6 +76,8 @@ class RedisCounters:
         self._spending_number = 0
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
+        self._unleft: set[tuple[str, str]] = set()
+        """Keys and earlier process ids that may count in them."""
         self._busy_key_ids: set[str] = set()
         """Keys in `_open_counts` that were busy at the last reservation of this process (BUSY_KEY_FRACTION)."""
         self._rejections: dict[str, CachedRejection] = {}
@@ -249,13 +255,23 @@ class RedisCounters:
             deferred = self._unreported_nano_usd
             deferred[spending.key_id] = deferred.get(spending.key_id, 0) + spending.nano_usd
 
+    def add_unleft(self, key_id: str, process_id: str) -> None:
+        """Remember a key that an earlier process id has to leave after the next connect."""
+        if len(self._unleft) < MAX_UNLEFT_KEYS:
+            self._unleft.add((key_id, process_id))
+
     def _on_connect(self) -> None:
-        """Take a new process id, and report the deferred spending."""
+        """Take a new process id, leave keys under the old ones, and report the deferred spending."""
+        for key_id in self._open_counts:
+            self.add_unleft(key_id, self._process_id)
         self._process_id = secrets.token_hex(8)
         self._connected_at = self._clock()
         self._rejections.clear()
         self._open_counts.clear()
         self._busy_key_ids.clear()
+        unleft, self._unleft = self._unleft, set()
+        for key_id, process_id in unleft:
+            self._calls.add(_Leaving(self, key_id, process_id))
         uncertain, self._uncertain_spending = self._uncertain_spending, []
         for spending in uncertain:
             self._report_spend(spending, is_repeat=True)
@@ -308,6 +324,8 @@ class _PendingReservation(CounterCall):
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable):
+            if isinstance(reply, OutcomeUnknown):
+                self._counters.add_unleft(self._limits.key_id, self._process_id)
             self._on_decision(reply)
         else:
             self._on_decision(
@@ -336,6 +354,22 @@ class _SpendingReport(CounterCall):
         if isinstance(reply, StoreUnavailable):
             is_uncertain = self._is_repeat or isinstance(reply, OutcomeUnknown)
             self._counters.defer_spend(self._spending, is_uncertain=is_uncertain)
+
+
+class _Leaving(CounterCall):
+    """An earlier process id leaves a key. It is repeated after the next connect if it fails."""
+
+    __slots__ = ("_counters", "_key_id", "_process_id")
+
+    def __init__(self, counters: RedisCounters, key_id: str, process_id: str) -> None:
+        super().__init__(_redis_key(key_id), ("leave", process_id))
+        self._counters = counters
+        self._key_id = key_id
+        self._process_id = process_id
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if isinstance(reply, StoreUnavailable):
+            self._counters.add_unleft(self._key_id, self._process_id)
 
 
 def _redis_key(key_id: str) -> str:
