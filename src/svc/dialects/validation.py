@@ -35,6 +35,10 @@ _TRUNCATED_INPUT: Final = "Input data was truncated"
 _SURROGATE_ERROR: Final = re.compile(r"(?:surrogate pair|end of hex escape) \(byte (\d+)\)$")
 _LONE_SURROGATE_ESCAPE: Final = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u|\\?\Z)")
 """A surrogate escape (not an escaped backslash) that no escape follows, and that does not end the body."""
+_SURROGATES_OR_BACKSLASH: Final = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""An escaped backslash or a pair of surrogates, as group 1, or an unpaired surrogate."""
 _UNICODE_ESCAPE_BYTES: Final = len(r"\ud800")
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -172,21 +176,33 @@ def _simplify_reason(reason: str) -> str:
 
 
 def decode_upstream_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    """Decode an upstream's JSON. Raises ProviderFailed if it is malformed or not of the decoder's type."""
+    """Decode an upstream's JSON. Raises ProviderFailed if it is malformed or not of the decoder's type.
+
+    Escapes of unpaired surrogates become U+FFFD: some providers divide an emoji between two events.
+    """
     try:
-        if not raw.isascii():
-            raw.decode()
-        return decoder.decode(raw)
+        return _decode_checked(decoder, raw)
     except _DECODE_ERRORS:
-        raise ProviderFailed("The provider sent an invalid response.") from None
+        repaired = _SURROGATES_OR_BACKSLASH.sub(_replace_unpaired, raw) if raw.find(b"\\u") >= 0 else raw
+    if repaired != raw:
+        with contextlib.suppress(*_DECODE_ERRORS):
+            return _decode_checked(decoder, repaired)
+    raise ProviderFailed("The provider sent an invalid response.")
 
 
 def decode_upstream_object(raw: bytes) -> dict[str, Any]:
-    """Decode an upstream's JSON object. Raises ProviderFailed."""
-    try:
-        return _OBJECT_DECODER.decode(raw)
-    except _DECODE_ERRORS:
-        raise ProviderFailed("The provider sent an invalid response.") from None
+    """Decode an upstream's JSON object, as `decode_upstream_json` does. Raises ProviderFailed."""
+    return decode_upstream_json(_OBJECT_DECODER, raw)
+
+
+def _decode_checked(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    if not raw.isascii():
+        raw.decode()
+    return decoder.decode(raw)
+
+
+def _replace_unpaired(match: re.Match[bytes]) -> bytes:
+    return match[1] or rb"\ufffd"
 
 
 _MODEL_DECODER: Final = msgspec.json.Decoder(ModelField)

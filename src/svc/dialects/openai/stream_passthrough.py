@@ -26,7 +26,7 @@ from svc.dialects.openai.schema import (
 from svc.dialects.openai.usage import to_usage
 from svc.dialects.stream_transform import Passthrough
 from svc.dialects.upstream_errors import map_upstream_error, truncated_response_error
-from svc.dialects.validation import decode_upstream_object
+from svc.dialects.validation import decode_upstream_json, decode_upstream_object
 from svc.errors import ProviderFailed, SvcError
 from svc.wire.error import encode_error_body
 from svc.wire.sse import event_data, event_name, is_single_data_line
@@ -34,7 +34,6 @@ from svc.wire.sse import event_data, event_name, is_single_data_line
 DONE_EVENT: Final = b"data: [DONE]"
 _OPEN_BRACE_CODE: Final = 0x7B
 _CHUNK_DECODER: Final = msgspec.json.Decoder(ChunkPayload)
-_CHUNK_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class OpenAIPassthrough(Passthrough):
@@ -99,10 +98,8 @@ class OpenAIPassthrough(Passthrough):
     def _process_chunk(self, event: bytes, data: bytes, *, is_single_line: bool) -> bytes:
         """Return one chunk for the client. Empty if the client does not get it."""
         try:
-            if not data.isascii():
-                data.decode()
-            chunk = _CHUNK_DECODER.decode(data)
-        except _CHUNK_DECODE_ERRORS:
+            chunk = decode_upstream_json(_CHUNK_DECODER, data)
+        except ProviderFailed:
             chunk = None
         if chunk is not None and self._consume_unrequested_usage(chunk):
             return b""

@@ -182,9 +182,15 @@ def check_output_bounded(routing_info: RoutingInfo) -> None:
         )
 
 
-def check_fits_limits(limits: KeyLimits, routing_info: RoutingInfo, tokens: int, cost_nano_usd: int) -> None:
-    """Raise InvalidRequest if a request exceeds a limit of the key even when nothing else uses it."""
-    param = routing_info.max_tokens_field if routing_info.has_completion else None
+def check_fits_limits(
+    limits: KeyLimits, routing_info: RoutingInfo, prompt_tokens: int, tokens: int, cost_nano_usd: int
+) -> None:
+    """Raise InvalidRequest if a request exceeds a limit of the key even when nothing else uses it.
+
+    `tokens` includes `prompt_tokens`, or is 0 without a limit of tokens.
+    """
+    can_shorten = routing_info.has_completion and not 0 < limits.tokens <= prompt_tokens
+    param = routing_info.max_tokens_field if can_shorten else None
     advice = f"set a smaller {param}" if param is not None else "send less"
     if limits.tokens and tokens > limits.tokens:
         raise InvalidRequest(

@@ -234,7 +234,7 @@ class RateLimiter:
     ) -> tuple[int, int]:
         """Return the tokens and nano-USD to reserve. Raises InvalidRequest if they can never meet the limits."""
         budget: int = limits.budget_nano_usd
-        tokens = cost_nano_usd = 0
+        prompt = tokens = cost_nano_usd = 0
         if limits.tokens or budget:
             prompt = estimate_input_tokens(body, routing_info)
             check_output_bounded(routing_info)
@@ -254,7 +254,7 @@ class RateLimiter:
                     if budget
                     else 0
                 )
-        check_fits_limits(limits, routing_info, tokens, cost_nano_usd)
+        check_fits_limits(limits, routing_info, prompt, tokens, cost_nano_usd)
         return tokens, cost_nano_usd
 
     def _start_admission(self, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback) -> None:

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from svc.gateway.limits.limit_errors import LimitReached, build_limit_error
+from svc.dialects.routing_info import RoutingInfo
+from svc.errors import InvalidRequest
+from svc.gateway.limits.limit_errors import LimitReached, build_limit_error, check_fits_limits
 from svc.stores.counters.base import LimitExceeded
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.database.base import budget_period_end, budget_period_start
@@ -58,3 +60,16 @@ def test_budget_period_end_each_period_is_correct() -> None:
     assert budget_period_end("day", 86_400) == 2 * DAY
     assert budget_period_end("month", december) == december + 31 * DAY
     assert budget_period_end("total", 0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "advice", "param"),
+    [(1999, "set a smaller max_tokens", "max_tokens"), (2000, "send less", None), (90_000, "send less", None)],
+)
+def test_request_above_the_token_limit_is_told_what_can_be_smaller(
+    prompt_tokens: int, advice: str, param: str | None
+) -> None:
+    limits = KeyLimits(key_id="k", tokens=2000)
+    with pytest.raises(InvalidRequest, match=f"per minute of this key: {advice}") as caught:
+        check_fits_limits(limits, RoutingInfo(model="m"), prompt_tokens, prompt_tokens + 16, 0)
+    assert caught.value.param == param
