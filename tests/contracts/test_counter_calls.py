@@ -51,6 +51,13 @@ def reserve(counters: RedisCounters, limits: list[KeyLimits]) -> list[asyncio.Fu
     return futures
 
 
+def wait_for_running(server: RedisServer, reply: bytes) -> None:
+    """Wait for the raw reply of Redis with the requests in flight of the key `k`. This does not run the event loop."""
+    deadline = time.monotonic() + 10
+    while server.tell("HGET svc:key:k running") != reply:
+        assert time.monotonic() < deadline
+
+
 async def count_scripts(redis: RedisClient) -> int:
     """Return how many commands ran the script."""
     statistics = await redis.execute("INFO", "commandstats")
@@ -105,9 +112,7 @@ async def test_counter_calls_commit_is_written_before_it_returns(counters: Redis
     assert isinstance(first, RedisReservation)
     (rejected,) = reserve(counters, [limits])
     counters.commit(first, 0, 0)
-    deadline = time.monotonic() + 10
-    while server.tell("HGET svc:key:k running") != b"$-1\r\n":  # this does not run the event loop
-        assert time.monotonic() < deadline
+    wait_for_running(server, b"$-1\r\n")
     assert isinstance(await rejected, LimitExceeded)
     assert 3500 < int(server.tell("TTL svc:key:k")[1:]) <= 3600
 
@@ -138,9 +143,7 @@ async def test_counter_calls_commit_of_a_key_that_others_fill_is_written_before_
     (rejected,) = await asyncio.gather(*reserve(counters, [limits]))
     assert isinstance(rejected, LimitExceeded)
     counters.commit(first, 0, 0)
-    deadline = time.monotonic() + 10
-    while server.tell("HGET svc:key:k running") != b"$1\r\n7\r\n":  # this does not run the event loop
-        assert time.monotonic() < deadline
+    wait_for_running(server, b"$1\r\n7\r\n")
     await other.close()
 
 

@@ -16,28 +16,21 @@ from svc.settings import LimitSettings
 from svc.stores.counters.shared_memory import SharedCounters
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.fakes.manual_clock import ManualClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest_asyncio.fixture
-async def make_worker(tmp_path: Path, clock: Clock) -> AsyncIterator[Callable[[int], LoginLimiter]]:
+async def make_worker(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Callable[[int], LoginLimiter]]:
     """Make the limiter of one of two workers."""
     database = DatabaseThread(open_state_database({}, tmp_path))
 
     def make(worker: int) -> LoginLimiter:
-        counters = SharedCounters(tmp_path / "counters", worker=worker, workers=2, clock=clock)
+        counters = SharedCounters(tmp_path / "counters", worker=worker, workers=2, clock=clock.monotonic)
         return LoginLimiter(RateLimiter(LimitSettings(), counters, PriceTable(()), database).count_attempt)
 
     yield make
@@ -54,7 +47,7 @@ async def attempt(limiter: LoginLimiter, address: str, count: int) -> None:
         await limiter.record_attempt(address)
 
 
-async def test_eleventh_attempt_in_a_minute_is_rejected(limiter: LoginLimiter, clock: Clock) -> None:
+async def test_eleventh_attempt_in_a_minute_is_rejected(limiter: LoginLimiter, clock: ManualClock) -> None:
     await attempt(limiter, "192.0.2.1", 10)
     clock.now += 59.5
     with pytest.raises(RateLimited, match=r"^Too many login attempts. Try again in \d s.$") as error:

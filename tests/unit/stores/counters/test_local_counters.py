@@ -1,13 +1,16 @@
-"""Counters of one process and counters in shared memory decide alike."""
+"""What holds for counters of one process and for counters in shared memory. They decide alike."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.manual_clock import ManualClock
 
+from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.local import LocalCounters, LocalReservation
@@ -17,15 +20,55 @@ OPERATIONS = ("reserve", "force", "reserve if known", "commit", "commit", "spent
 WAITS = (0.1, 0.9, 5.0, 59.0, 60.0, 61.0, 200.0)
 
 
-class Player:
-    """Random operations on two keys. `play` repeats them on other counters with the same seed."""
+@pytest.fixture(params=["in process", "shared memory"])
+def counters(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[LocalCounters]:
+    found: LocalCounters = InProcessCounters(clock=clock.monotonic)
+    if request.param == "shared memory":
+        found = SharedCounters(tmp_path / "counters", workers=1, clock=clock.monotonic)
+    yield found
+    found.close()
+
+
+def test_reserve_any_sixty_second_window_stays_within_limit(counters: LocalCounters, clock: ManualClock) -> None:
+    limits = KeyLimits(key_id="k", requests=10)
+    admitted_at = []
+    for step in range(3000):
+        clock.now = 1000.0 + step * 0.1
+        if isinstance(counters.reserve(limits, 0, 0), LocalReservation):
+            admitted_at.append(clock.now)
+    assert len(admitted_at) >= 40
+    for start in admitted_at:
+        assert sum(start <= at < start + 60 for at in admitted_at) <= 10
+
+
+def test_reserve_if_spent_known_needs_the_sum_of_a_budget_only(counters: LocalCounters) -> None:
+    limits = KeyLimits(key_id="k", requests=1, budget_nano_usd=100, period_start=7)
+    assert counters.reserve_if_spent_known(limits, 0, 10) is None
+    assert counters.get_usage(limits).requests == 0
+    counters.set_spent(limits, 95)
+    exceeded = counters.reserve_if_spent_known(limits, 0, 10)
+    assert isinstance(exceeded, LimitExceeded)
+    assert exceeded.limit == "budget"
+    other = KeyLimits(key_id="other", requests=1)
+    assert isinstance(counters.reserve_if_spent_known(other, 0, 0), LocalReservation)
+
+
+def test_record_past_request_counts_until_its_minute_ends(counters: LocalCounters, clock: ManualClock) -> None:
+    limits = KeyLimits(key_id="k", requests=3, tokens=100)
+    for age, tokens in ((0.0, 10), (59.5, 20), (61.5, 40)):
+        counters.record_past_request("k", age, tokens)
+    assert counters.get_usage(limits) == LimitUsage(2, 30, 0, None, 0)
+    clock.now += 3
+    assert counters.get_usage(limits) == LimitUsage(1, 10, 0, None, 0)
+
+
+class Player(ManualClock):
+    """Random operations on two keys. Two players with the same seed play the same operations."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.now += 0.25
         self._random = random.Random(seed)
-        self.now = 1000.25
-
-    def monotonic(self) -> float:
-        return self.now
 
     def play(self, counters: LocalCounters, steps: int) -> list[Any]:
         """Return the results of the operations."""
