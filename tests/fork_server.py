@@ -30,23 +30,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from svc import plugins
 from svc.cli import main
 
 PRELOADED = (
+    "encodings.idna",
+    "importlib.resources.readers",
     "svc.app.gateway",
     "svc.app.supervisor",
+    "svc.cli._admin_client",
     "svc.cli._local_gateway",
     "svc.cli.gateway",
+    "svc.cli.keys",
+    "svc.cli.usage",
     "svc.dialects.anthropic.request_decoder",
     "svc.dialects.openai.embeddings",
     "svc.dialects.openai.request_decoder",
     "svc.dialects.responses.native_schema",
     "svc.dialects.responses.request_decoder",
     "svc.stores.database.sql",
+    "svc.stores.database.sqlite",
     "svc.telemetry",
+    "uvicorn.lifespan.off",
+    "uvicorn.loops.uvloop",
     "uvloop",
 )
-"""The modules that a gateway loads at its start and for its first requests."""
+"""The modules that a gateway and common commands load at their start and for their first requests."""
+PRELOADED_PLUGINS = ("dialects", "gateway.endpoints")
+"""Kinds of plug-ins that a gateway loads at its start."""
 ROOT = Path(__file__).parents[1]
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Beginnings of the names of variables that Python, the loader and malloc read when a process starts."""
@@ -251,6 +262,9 @@ def _set_up_fork(request: bytes, stdout: int, stderr: int) -> list[str]:
 def _serve() -> int:
     for name in PRELOADED:
         importlib.import_module(name)
+    for kind in PRELOADED_PLUGINS:
+        for name in plugins.names(kind):
+            plugins.load(kind, name)
     assert threading.active_count() == 1, "a fork has only the thread that forks"
     gc.collect()
     gc.freeze()

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
+from functools import lru_cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -54,8 +56,16 @@ def summary(kind: str, name: str) -> str:
 
 
 def _entry_points(kind: str) -> Any:
-    """Return the entry points of a kind. importlib.metadata is slow to import, so import it on demand."""
-    return importlib.import_module("importlib.metadata").entry_points(group=f"svc.{kind}")
+    return _scan_installed_packages(tuple(sys.path)).select(group=f"svc.{kind}")
+
+
+@lru_cache(maxsize=1)
+def _scan_installed_packages(_path: tuple[str, ...]) -> Any:
+    """Return the entry points of all packages. A scan reads a file of each, and a start asks for several kinds.
+
+    importlib.metadata is slow to import, so it is imported on demand.
+    """
+    return importlib.import_module("importlib.metadata").entry_points()
 
 
 def _has_module(kind: str, name: str) -> bool:
