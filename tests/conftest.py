@@ -1,5 +1,6 @@
 """Fixtures for all tests: the models, built once in the ignored cache folder of the repository."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -19,10 +20,20 @@ MODEL = "smollm2-135m"
 
 
 def pytest_configure() -> None:
-    """Remove the variables that change the output of commands, which some CI systems set, and restore SIGINT."""
+    """Remove the variables that change the output of commands, which some CI systems set, and restore SIGINT.
+
+    Without garbage collections, collecting 10,000 tests takes three quarters of the CPU time.
+    """
+    gc.disable()
     for name in ("FORCE_COLOR", "NO_COLOR"):
         os.environ.pop(name, None)
     restore_interrupts()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, except that of the collected tests and modules, which live until the end."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
