@@ -147,7 +147,7 @@ class RedisParties:
             fields = dict(zip(found[::2], found[1::2], strict=True))
             await redis.execute("DEL", key)
             for name, value in fields.items():
-                if name in (b"newest", b"buried") or name[:2] in (b"a:", b"x:"):
+                if name in (b"newest", b"created", b"buried") or name[:2] in (b"a:", b"x:"):
                     value = b"%d" % (int(value) - seconds)
                 if name[:1] in (b"r", b"t") and name[1:].isdigit():
                     name = b"%b%d" % (name[:1], (int(name[1:]) - seconds) % COUNTER_WINDOW_SECONDS)

@@ -14,6 +14,7 @@ import uvloop
 
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient, RedisReplyError
+from svc.stores.redis.connection import RECONNECT_INTERVAL_SECONDS, REDIS_CONNECT_TIMEOUT_SECONDS
 from svc.stores.redis.factory import open_redis
 from svc.stores.redis.protocol import RedisProtocol
 from tests.fakes.ports import silent_port
@@ -50,7 +51,7 @@ def test_redis_protocol_flush_writes_before_it_returns(run: Callable[[Coroutine[
     """The slot of a request is free in Redis before the client has its response."""
 
     async def check(listener: socket.socket) -> None:
-        protocol = RedisProtocol("redis", is_cluster_node=False)
+        protocol = RedisProtocol(is_cluster_node=False)
         await asyncio.get_running_loop().create_connection(lambda: protocol, *listener.getsockname())  # type: ignore[type-var]
         with listener.accept()[0] as peer:
             peer.settimeout(5)
@@ -94,7 +95,9 @@ async def test_redis_connection_server_restart_reconnects(redis: RedisClient, se
     assert len(connected) == 1
 
 
-async def test_redis_connection_frozen_server_times_out_and_recovers(redis: RedisClient, server: RedisServer) -> None:
+async def test_redis_connection_frozen_server_times_out_and_recovers(
+    redis: RedisClient, server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
     server.freeze()
     try:
         started_at = time.monotonic()
@@ -102,9 +105,14 @@ async def test_redis_connection_frozen_server_times_out_and_recovers(redis: Redi
         assert {type(one) for one in found} == {OutcomeUnknown}
         assert 1.9 < time.monotonic() - started_at < 4
         assert redis.is_down
+        await asyncio.sleep(RECONNECT_INTERVAL_SECONDS + REDIS_CONNECT_TIMEOUT_SECONDS)  # an attempt that fails
     finally:
         server.thaw()
     await until(lambda: not redis.is_down)
+    slow, *down, up = [record.getMessage() for record in caplog.records]
+    assert "longer than" in slow
+    assert all("does not respond" in line for line in down)
+    assert "responds again" in up
 
 
 async def test_redis_connection_server_without_writes_is_down(redis: RedisClient, server: RedisServer) -> None:

@@ -32,7 +32,7 @@ from svc.gateway.limits.reservation import EphemeralReservation, MirroredReserva
 from svc.gateway.routing.backends import Backend
 from svc.settings import LimitSettings
 from svc.stores.counters.base import LimitExceeded, LimitUsage
-from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
+from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.local import LocalCounters, LocalReservation
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
@@ -439,14 +439,11 @@ class RateLimiter:
     def _mirror_reservation(
         self, pending: _PendingAdmission, redis_reservation: RedisReservation
     ) -> Reservation | SvcError:
-        """Reserve locally after Redis. In the first minute of a connection, both decide: Redis lacks older requests."""
+        """Reserve locally after Redis. Both decide while Redis may lack counts of the last minute."""
         limits, redis_counters = pending.limits, self._redis_counters
         assert redis_counters is not None
         local_reservation = self._counters.reserve(
-            limits,
-            pending.tokens,
-            pending.cost_nano_usd,
-            force=redis_counters.connected_seconds > COUNTER_WINDOW_SECONDS,
+            limits, pending.tokens, pending.cost_nano_usd, force=redis_reservation.has_full_window
         )
         if isinstance(local_reservation, LimitExceeded):
             redis_counters.commit(redis_reservation, 0, 0)

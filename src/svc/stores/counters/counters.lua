@@ -2,6 +2,7 @@
 --
 --   KEYS     one hash per operation, each with these fields. A field that is missing is 0:
 --     newest                  the last second that was counted, by the clock of Redis
+--     created                 the second in which the hash was created. It lacks what was counted before
 --     requests, tokens        sums over the window
 --     r<n>, t<n>              requests and tokens of the second that is n modulo BUCKETS
 --     running, held           requests in flight, and the nano-USD reserved for them
@@ -19,12 +20,15 @@
 --   ARGV[1] is an array in MessagePack. It has an array for each operation, with these items and results:
 --     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
 --       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
---       -> {1, requests left, tokens left, ms to reset, second, seed, requests in flight with this one}
+--       -> {1, requests left, tokens left, ms to reset, second, seed, requests in flight with this one,
+--           age of the hash in seconds}
 --       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
 --           ms to reset requests, ms to reset tokens, requests, tokens, running, nano-USD spent, nano-USD reserved}
 --       -> {2}  the caller must repeat the command with SPENT
 --       -> {}   the process has left
 --     commit PROCESS SECOND RESERVED-TOKENS RESERVED-NANO-USD USED-TOKENS USED-NANO-USD NUMBER
+--     correct_tokens SECOND TOKENS                   adds tokens, or subtracts them, where a reservation of that second
+--                                                    has counted
 --     get_usage KIND START
 --       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
 --     record_spend PROCESS NUMBER NANO-USD SEED      does nothing if another sum was loaded since
@@ -57,7 +61,7 @@ end
 
 -- Reads the sums, and other fields that the operation needs.
 local function read_sums(...)
-  read({'newest', 'requests', 'tokens', 'running', 'held', 'spent', 'start', 'kind', 'seed', 'buried', ...})
+  read({'newest', 'created', 'requests', 'tokens', 'running', 'held', 'spent', 'start', 'kind', 'seed', 'buried', ...})
 end
 
 local function set(name, value)
@@ -140,7 +144,23 @@ local function advance()
       end
     end
   end
+  if at.newest == 0 then
+    set('created', second)
+  end
   set('newest', second)
+end
+
+-- Adds tokens to those of a second, which stay at least 0, if it is in the window.
+local function add_tokens(counted_second, tokens)
+  local bucket = 't' .. counted_second % BUCKETS
+  if tokens ~= 0 and counted_second >= at.created and second - counted_second < BUCKETS then
+    if at[bucket] == nil then
+      read({bucket})
+    end
+    tokens = math.max(tokens, -at[bucket])
+    add('tokens', tokens)
+    add(bucket, tokens)
+  end
 end
 
 -- Returns the milliseconds until `needed` units have left the window, and until all have.
@@ -294,7 +314,8 @@ local function reserve(
     add('m:' .. process, nano_usd)
   end
   local requests_left, tokens_left = math.max(0, left[1] - 1), math.max(0, left[2] - requested_tokens)
-  return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed, at.running}
+  local age = second - at.created
+  return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed, at.running, age}
 end
 
 local function commit(process, reserved_second, tokens, nano_usd, used_tokens, used_nano_usd, number)
@@ -304,15 +325,23 @@ local function commit(process, reserved_second, tokens, nano_usd, used_tokens, u
     return {1} -- the hash has expired since
   end
   advance()
-  if used_tokens ~= tokens and second - reserved_second < BUCKETS then
-    add('tokens', used_tokens - tokens)
-    add(bucket, used_tokens - tokens)
-  end
-  release('running', 'c:' .. process, 1)
-  if nano_usd > 0 then
-    release('held', 'm:' .. process, nano_usd)
+  if reserved_second >= at.created then -- Redis still has the reservation
+    add_tokens(reserved_second, used_tokens - tokens)
+    release('running', 'c:' .. process, 1)
+    if nano_usd > 0 then
+      release('held', 'm:' .. process, nano_usd)
+    end
   end
   spend(process, number, used_nano_usd)
+  return {1}
+end
+
+local function correct_tokens(counted_second, tokens)
+  read_sums()
+  if at.newest ~= 0 then
+    advance()
+    add_tokens(counted_second, tokens)
+  end
   return {1}
 end
 
@@ -357,6 +386,7 @@ end
 local OPERATIONS = {
   reserve = reserve,
   commit = commit,
+  correct_tokens = correct_tokens,
   get_usage = get_usage,
   record_spend = record_spend,
   keep_alive = keep_alive,

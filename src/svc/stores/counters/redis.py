@@ -7,8 +7,8 @@ Each process counts its requests in flight under a process id, and repeats in ea
 for 15 s, its requests in flight no longer count. After each loss of the connection the process takes a new id, since
 the outcome of pending commands is unknown. The old id leaves its keys after the reconnect: Redis may have executed
 reservations that nobody will release, and may still execute others that wait in the lost connection. Then the process
-reports what was spent in between, unless the sum in the database includes it. Each report has a number, so that Redis
-adds it once even if it executed the first attempt.
+reports the tokens and the money of the requests that ended in between. The money counts unless the sum in the database
+includes it. Each report of money has a number, so that Redis adds it once even if it executed the first attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 
 from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.counter_calls import CounterCall, CounterCallBatcher
-from svc.stores.counters.key_limits import PERIOD_CODES, KeyLimits
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, PERIOD_CODES, KeyLimits
 from svc.stores.counters.redis_types import CachedRejection, RedisReservation, Spending, SpentRequired
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
@@ -46,9 +46,11 @@ MAX_SPENT_SEEDS: Final = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_UNLEFT_KEYS: Final = 10_000
 """Maximum number of keys that an earlier process id leaves. In others, it counts until its time has expired."""
+MAX_DEFERRED_TOKEN_SUMS: Final = 10_000
+"""Maximum number of seconds of keys whose tokens are corrected at the next connect. Others keep their estimate."""
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
-REPLY_LENGTHS: Final = (1, 7, 12)
+REPLY_LENGTHS: Final = (1, 8, 12)
 SEED_BITS: Final = 48
 """Size of the id of a sum that is loaded: Lua's numbers have 53 bits."""
 ASK_FOR_SPENT: Final = ""
@@ -74,6 +76,8 @@ class RedisCounters:
         """Spending that Redis has not executed, by key."""
         self._uncertain_spending: list[Spending] = []
         self._spending_number = 0
+        self._token_corrections: dict[tuple[str, int], int] = {}
+        """Used minus reserved tokens that Redis has not added, by key and second of the reservation."""
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
         self._unleft: set[tuple[str, str]] = set()
@@ -100,11 +104,6 @@ class RedisCounters:
     @property
     def is_down(self) -> bool:
         return self._redis.is_down
-
-    @property
-    def connected_seconds(self) -> float:
-        """Seconds since the last connect. Redis may have lost the counts from before it."""
-        return self._clock() - self._connected_at
 
     def reserve(
         self,
@@ -135,7 +134,7 @@ class RedisCounters:
         if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
             return StoreUnavailable("Redis sent an unexpected reply.")
         if reply[0] == 1:
-            _, requests_left, tokens_left, reset_milliseconds, second, seed, running = reply
+            _, requests_left, tokens_left, reset_milliseconds, second, seed, running, counted_seconds = reply
             key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
             if has_budget:
                 self._remember_seed(key_id, seed)
@@ -156,6 +155,7 @@ class RedisCounters:
                 requests_left=requests_left,
                 tokens_left=tokens_left,
                 reset_seconds=reset_milliseconds / 1000,
+                has_full_window=min(counted_seconds, self._clock() - self._connected_at) > COUNTER_WINDOW_SECONDS,
             )
         if reply[0] == 0:
             _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
@@ -206,11 +206,8 @@ class RedisCounters:
             *("commit", process, reservation.second),
             *(reserved_tokens, reserved_nano_usd, tokens, nano_usd, number),
         )
-        if number:
-            spending = Spending(key_id, process, number, nano_usd)
-            self._calls.add(_SpendingReport(self, spending, arguments))
-        else:
-            self._calls.add(CounterCall(_redis_key(key_id), arguments))
+        spending = Spending(key_id, process, number, nano_usd) if number else None
+        self._calls.add(_Commit(self, arguments, reservation, tokens, spending))
         if is_busy:  # the client's next request may reach Redis from another machine or worker
             self._calls.flush()
 
@@ -255,13 +252,19 @@ class RedisCounters:
             deferred = self._unreported_nano_usd
             deferred[spending.key_id] = deferred.get(spending.key_id, 0) + spending.nano_usd
 
+    def defer_tokens(self, reservation: RedisReservation, tokens: int) -> None:
+        """Replace the reserved tokens by the used ones after the next connect."""
+        place = reservation.key_id, reservation.second
+        if tokens != reservation.tokens and len(self._token_corrections) < MAX_DEFERRED_TOKEN_SUMS:
+            self._token_corrections[place] = self._token_corrections.get(place, 0) + tokens - reservation.tokens
+
     def add_unleft(self, key_id: str, process_id: str) -> None:
         """Remember a key that an earlier process id has to leave after the next connect."""
         if len(self._unleft) < MAX_UNLEFT_KEYS:
             self._unleft.add((key_id, process_id))
 
     def _on_connect(self) -> None:
-        """Take a new process id, leave keys under the old ones, and report the deferred spending."""
+        """Take a new process id, leave keys under the old ones, and report the deferred tokens and spending."""
         for key_id in self._open_counts:
             self.add_unleft(key_id, self._process_id)
         self._process_id = secrets.token_hex(8)
@@ -272,6 +275,9 @@ class RedisCounters:
         unleft, self._unleft = self._unleft, set()
         for key_id, process_id in unleft:
             self._calls.add(_Leaving(self, key_id, process_id))
+        corrections, self._token_corrections = self._token_corrections, {}
+        for (key_id, second), tokens in corrections.items():
+            self._calls.add(CounterCall(_redis_key(key_id), ("correct_tokens", second, tokens)))
         uncertain, self._uncertain_spending = self._uncertain_spending, []
         for spending in uncertain:
             self._report_spend(spending, is_repeat=True)
@@ -335,6 +341,36 @@ class _PendingReservation(CounterCall):
     def on_slow(self) -> None:
         if self._on_slow is not None:
             self._on_slow()
+
+
+class _Commit(CounterCall):
+    """The end of a reservation. If it fails, its parts follow after the next connect."""
+
+    __slots__ = ("_counters", "_reservation", "_spending", "_tokens")
+
+    def __init__(
+        self,
+        counters: RedisCounters,
+        arguments: tuple[str | int, ...],
+        reservation: RedisReservation,
+        tokens: int,
+        spending: Spending | None,
+    ) -> None:
+        super().__init__(_redis_key(reservation.key_id), arguments)
+        self._counters = counters
+        self._reservation = reservation
+        self._tokens = tokens
+        self._spending = spending
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if not isinstance(reply, StoreUnavailable):
+            return
+        counters, reservation, is_uncertain = self._counters, self._reservation, isinstance(reply, OutcomeUnknown)
+        counters.add_unleft(reservation.key_id, reservation.process)
+        if not is_uncertain:
+            counters.defer_tokens(reservation, self._tokens)
+        if self._spending is not None:
+            counters.defer_spend(self._spending, is_uncertain=is_uncertain)
 
 
 class _SpendingReport(CounterCall):

@@ -22,6 +22,7 @@ class RedisReservation:
         requests_left: int,
         tokens_left: int,
         reset_seconds: float,
+        has_full_window: bool,
     ) -> None:
         self.key_id: Final = key_id
         self.process: Final = process
@@ -33,6 +34,8 @@ class RedisReservation:
         self.tokens_left: Final = tokens_left
         self.reset_seconds: Final = reset_seconds
         """Seconds until this request leaves the window."""
+        self.has_full_window: Final = has_full_window
+        """False if Redis may lack counts of the last minute: after a connect, or since it has the key for less."""
 
 
 class CachedRejection:

@@ -23,7 +23,7 @@ from redis.asyncio.connection import SSLConnection
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.address import RedisAddress
 from svc.stores.redis.base import CommandArgument, OnReply, OnSlow, RedisClient, RedisReplyError
-from svc.stores.redis.protocol import WRONG_SCHEME_MESSAGE, RedisProtocol
+from svc.stores.redis.protocol import SLOW_REPLY_SECONDS, WRONG_SCHEME_MESSAGE, RedisProtocol
 
 log = logging.getLogger("svc.stores")
 
@@ -31,6 +31,8 @@ REDIS_CONNECT_TIMEOUT_SECONDS = 2.0
 RECONNECT_INTERVAL_SECONDS = 0.5
 PASSWORD_CHECK_SECONDS = 10.0
 """The interval at which the password file is read again."""
+SLOW_LOG_SECONDS = 10.0
+"""The minimum time between log lines about slow replies."""
 MAX_PASSWORD_FILE_BYTES = 65_536
 PROBE_KEY = "svc:probe"
 
@@ -59,6 +61,7 @@ class RedisConnection(RedisClient):
         self._task: asyncio.Task[None] | None = None
         self._connect_callbacks: list[Callable[[], None]] = []
         self._reported_reason = ""
+        self._slow_logged_at = -SLOW_LOG_SECONDS
         self._password: str | None = None
 
     @property
@@ -128,7 +131,7 @@ class RedisConnection(RedisClient):
             await asyncio.sleep(RECONNECT_INTERVAL_SECONDS)
 
     def _create_protocol(self) -> RedisProtocol:
-        return RedisProtocol(self._address.display_name, is_cluster_node=self._find_probe_key is not None)
+        return RedisProtocol(is_cluster_node=self._find_probe_key is not None, on_slow=self._report_slow)
 
     async def _open_protocol(self, protocol: RedisProtocol) -> None:
         address, loop = self._address, asyncio.get_running_loop()
@@ -182,6 +185,16 @@ class RedisConnection(RedisClient):
             self._reported_reason = ""
         for callback in self._connect_callbacks:
             callback()
+
+    def _report_slow(self) -> None:
+        """Log that replies are slow, unless the server does not respond at all, which has its own line."""
+        now = asyncio.get_running_loop().time()
+        if self._protocol is not None and now - self._slow_logged_at >= SLOW_LOG_SECONDS:
+            self._slow_logged_at = now
+            limit_ms = SLOW_REPLY_SECONDS * 1000
+            log.warning(
+                "Redis at %s takes longer than %g ms: requests do not wait for it", self._address.display_name, limit_ms
+            )
 
     def _mark_disconnected(self, error: Exception) -> None:
         reason = _error_reason(error)

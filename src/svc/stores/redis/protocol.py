@@ -6,7 +6,6 @@ hiredis encodes commands and parses replies (RESP2, https://redis.io/docs/latest
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from typing import Final, cast
 
@@ -24,8 +23,6 @@ from svc.stores.redis.base import (
     complete_future,
 )
 
-log = logging.getLogger("svc.stores")
-
 REPLY_TIMEOUT_SECONDS: Final = 2.0
 """Timeout of a reply, after which the connection is closed."""
 LATE_REPLY_GRACE_SECONDS: Final = 0.05
@@ -40,8 +37,6 @@ MAX_REPLY_WAIT_SECONDS: Final = 0.1
 """The time that a request waits for a reply while this process is busy."""
 SLOW_PROBE_SECONDS: Final = 0.05
 """The interval of PING while the connection is slow and no command is pending."""
-SLOW_LOG_SECONDS: Final = 10.0
-"""The minimum time between log lines about slow replies."""
 MAX_PENDING_COMMANDS: Final = 20_000
 WRONG_SCHEME_MESSAGE: Final = (
     "It belongs to a cluster: SVC_REDIS_URL must begin with redis+cluster:// or rediss+cluster://."
@@ -64,12 +59,13 @@ class _PendingCommand:
 class RedisProtocol:
     """One TCP or Unix connection to Redis. It has the methods of asyncio.Protocol."""
 
-    def __init__(self, server_name: str, *, is_cluster_node: bool) -> None:
+    def __init__(self, *, is_cluster_node: bool, on_slow: OnSlow | None = None) -> None:
+        """Make a protocol that calls `on_slow` whenever the replies become slow."""
         self._is_cluster_node = is_cluster_node
+        self._on_slow = on_slow
         self.closed = asyncio.Event()
         self.close_reason = "The connection is lost."
         self.is_slow = False
-        self._server_name = server_name
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(replyError=RedisReplyError, notEnoughData=_INCOMPLETE)
         self._pending: deque[_PendingCommand] = deque()
@@ -81,7 +77,6 @@ class RedisProtocol:
         self._loop_lag = 0.0
         """The delay of the last timer in seconds: the time for which this process was busy."""
         self._is_grace_period = False
-        self._slow_logged_at = -SLOW_LOG_SECONDS
 
     def send(self, on_reply: OnReply, arguments: tuple[CommandArgument, ...], on_slow: OnSlow | None = None) -> None:
         if self._transport is None or len(self._pending) >= MAX_PENDING_COMMANDS:
@@ -170,13 +165,8 @@ class RedisProtocol:
     def _mark_slow(self, now: float) -> None:
         self.is_slow, self._is_grace_period = True, False
         self._set_timer(now + SLOW_PROBE_SECONDS)
-        if now - self._slow_logged_at >= SLOW_LOG_SECONDS:
-            self._slow_logged_at = now
-            log.warning(
-                "Redis at %s takes longer than %g ms: requests do not wait for it",
-                self._server_name,
-                SLOW_REPLY_SECONDS * 1000,
-            )
+        if self._on_slow is not None:
+            self._on_slow()
         for command in list(self._pending):
             on_slow, command.on_slow = command.on_slow, None
             if on_slow is not None:

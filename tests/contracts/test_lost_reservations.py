@@ -1,0 +1,156 @@
+"""What Redis counts after a connection or its data was lost: nothing that no request owns, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+
+from svc.stores.counters.base import LimitExceeded
+from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
+from svc.stores.counters.redis import RedisCounters
+from svc.stores.counters.redis_types import RedisReservation
+from svc.stores.redis.base import RedisClient
+from svc.stores.redis.factory import open_redis
+from tests.fakes.redis_server import RedisServer
+from tests.fakes.tcp_proxy import TcpProxy
+
+LIMITS = KeyLimits(key_id="k", tokens=1000, concurrency=1, budget_nano_usd=1000, period="total")
+SEVERAL = KeyLimits(key_id="k", tokens=1000, concurrency=8)
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def redis(server: RedisServer) -> AsyncIterator[RedisClient]:
+    client = open_redis(server.url)
+    await client.start()
+    yield client
+    await client.close()
+
+
+class Clock:
+    skipped = 0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.skipped
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest_asyncio.fixture
+async def counters(redis: RedisClient, clock: Clock) -> AsyncIterator[RedisCounters]:
+    counters = RedisCounters(redis, clock)
+    counters.start()
+    yield counters
+    await counters.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 8
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def reserve(
+    counters: RedisCounters, limits: KeyLimits, tokens: int = 0, nanos: int = 0
+) -> RedisReservation | LimitExceeded:
+    decided = asyncio.get_running_loop().create_future()
+    counters.reserve(limits, tokens, nanos, 0, decided.set_result)
+    outcome = await decided
+    assert isinstance(outcome, RedisReservation | LimitExceeded)
+    return outcome
+
+
+async def reserved(counters: RedisCounters, limits: KeyLimits, tokens: int = 0, nanos: int = 0) -> RedisReservation:
+    reservation = await reserve(counters, limits, tokens, nanos)
+    assert isinstance(reservation, RedisReservation)
+    return reservation
+
+
+def get_token_bucket(server: RedisServer, reservation: RedisReservation) -> int:
+    reply = server.tell(f"HGET svc:key:k t{reservation.second % COUNTER_WINDOW_SECONDS}")
+    found = re.fullmatch(rb"\$\d+\r\n(-?\d+)\r\n", reply)
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.parametrize("cost", [0, 30])
+async def test_request_that_ends_while_redis_is_disconnected_counts_as_used_at_the_reconnect(
+    redis: RedisClient, counters: RedisCounters, server: RedisServer, cost: int
+) -> None:
+    reservation = await reserved(counters, LIMITS, 900, 700)
+    server.tell("CLIENT KILL TYPE normal")
+    await until(lambda: redis.is_down)
+    counters.commit(reservation, 40, cost)
+    await until(lambda: not redis.is_down)
+    usage = await counters.get_usage(LIMITS)
+    assert (usage.tokens, usage.running, usage.reserved_nano_usd, usage.spent_nano_usd) == (40, 0, 0, cost)
+    assert get_token_bucket(server, reservation) == 40
+    await reserved(counters, LIMITS, 900, 700)
+
+
+async def test_request_whose_end_was_executed_without_a_reply_counts_once(server: RedisServer) -> None:
+    with TcpProxy(server.port) as proxy:
+        redis = open_redis(f"redis://127.0.0.1:{proxy.port}")
+        await redis.start()
+        counters = RedisCounters(redis)
+        counters.start()
+        reservation = await reserved(counters, LIMITS, 900, 700)
+        proxy.hold()
+        counters.commit(reservation, 40, 30)
+        await until(lambda: redis.is_down)
+        proxy.release()
+        await until(lambda: not redis.is_down)
+        usage = await counters.get_usage(LIMITS)
+        assert (usage.tokens, usage.running, usage.reserved_nano_usd, usage.spent_nano_usd) == (40, 0, 0, 30)
+        await counters.close()
+        await redis.close()
+
+
+async def test_request_of_lost_data_does_not_release_the_slot_of_a_newer_one(
+    counters: RedisCounters, server: RedisServer
+) -> None:
+    lost = await reserved(counters, SEVERAL, 900)
+    await asyncio.sleep(1.05)  # the clock of Redis: a reservation of the same second could be in the new data
+    server.tell("FLUSHALL")
+    newer = await reserved(counters, SEVERAL, 300)
+    counters.commit(lost, 40, 0)
+    usage = await counters.get_usage(SEVERAL)
+    assert (usage.tokens, usage.running) == (300, 1)
+    counters.commit(newer, 20, 0)
+    usage = await counters.get_usage(SEVERAL)
+    assert (usage.tokens, usage.running) == (20, 0)
+
+
+async def test_tokens_of_lost_data_are_never_negative(counters: RedisCounters, server: RedisServer) -> None:
+    lost = await reserved(counters, SEVERAL, 900)
+    server.tell("FLUSHALL")
+    await reserved(counters, SEVERAL, 300)
+    counters.commit(lost, 40, 0)
+    assert (await counters.get_usage(SEVERAL)).tokens in (0, 300)
+    assert get_token_bucket(server, lost) in (0, 300)
+
+
+async def test_data_without_a_full_minute_is_reported(
+    counters: RedisCounters, server: RedisServer, clock: Clock
+) -> None:
+    """Other counters then decide as well. Redis can lose data without a disconnect, for example if it evicts keys."""
+    assert not (await reserved(counters, SEVERAL)).has_full_window
+    clock.skipped = COUNTER_WINDOW_SECONDS + 1
+    assert not (await reserved(counters, SEVERAL)).has_full_window
+    server.tell(f"HINCRBY svc:key:k created -{COUNTER_WINDOW_SECONDS + 1}")
+    assert (await reserved(counters, SEVERAL)).has_full_window
+    server.tell("FLUSHALL")
+    assert not (await reserved(counters, SEVERAL)).has_full_window
