@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import Nodes, StartGateway
-from tests.e2e.harness import Gateway
+from tests.e2e.harness import KEY, Gateway
 from tests.fakes import responses_wire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.redis_server import RedisServer
-from tests.fakes.script import answer, sse
+from tests.fakes.script import answer, sse, stall
 
+OTHER_KEY = "test-client-key-2"
 OWN = """
 [[providers]]
 name = "vendor"
@@ -71,6 +73,22 @@ def test_response_without_store_is_continued_at_its_account(
     create_until(gateway, fakes["C"], stream=stream)
     assert continued_at(gateway, fakes, "resp_C", stream=stream) == {"C"}
     assert continued_at(gateway, fakes, "resp_unknown", stream=stream) == {"A"}
+
+
+def test_response_whose_client_left_belongs_to_its_key(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    gateway = start_gateway(env={"SVC_API_KEYS": f"{KEY},{OTHER_KEY}"}, config=OWN.format(a=provider_a.address))
+    provider_a.plays(sse(responses_wire.stream("eins zwei")[:5], end=stall()))
+    body = json.dumps({"model": "shared", "input": "Hi", "stream": True}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+    with gateway.raw() as raw:
+        raw.send(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        raw.read_until(b"eins")
+        raw.reset()
+    gateway.logged("client_closed")
+    provider_a.always_plays(answer(200, responses_wire.response()))
+    continuing = {"model": "shared", "input": "Hi", "previous_response_id": responses_wire.ID}
+    statuses = [gateway.request("POST", "/v1/responses", continuing, key=key).status for key in (OTHER_KEY, KEY)]
+    assert statuses == [404, 200]
 
 
 def test_stored_response_is_continued_at_its_account_after_accounts_are_reordered(

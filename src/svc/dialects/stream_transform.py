@@ -84,6 +84,11 @@ class StreamTransform:
         self._splitter = EventSplitter()
 
     @property
+    def counted_tokens(self) -> int | None:
+        """Return the tokens of the text so far, or None if they have to be estimated from the bytes."""
+        return None
+
+    @property
     def final_response(self) -> bytes:
         """Return the last response object as JSON, for stored responses. Empty if there is none."""
         return b""

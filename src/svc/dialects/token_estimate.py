@@ -278,15 +278,21 @@ def _measure_events(chunk: bytes) -> tuple[int, int]:
     return length, tokens
 
 
-def billable_usage(reported_usage: TokenUsage | None, raw: bytes, completion_estimate: int) -> tuple[TokenUsage, bool]:
+def has_text(chunk: bytes) -> bool:
+    """Return whether a chunk of a stream has text."""
+    return _TEXT_FIELD.search(chunk) is not None
+
+
+def billable_usage(
+    reported_usage: TokenUsage | None, raw: bytes, completion_estimate: int, *, is_final: bool = False
+) -> tuple[TokenUsage, bool]:
     """Return the billable usage of an interrupted response, and whether it is an estimate.
 
-    `completion_estimate` is the estimated number of completion tokens.
+    `completion_estimate` is the estimated number of completion tokens. `is_final` means that the usage is that of the
+    complete response: Anthropic's first event has the prompt tokens, but only the first completion tokens.
     """
-    if (
-        reported_usage is not None
-    ):  # Anthropic's first event has the prompt tokens, but only the first completion tokens
-        if reported_usage.completion_tokens >= completion_estimate:
+    if reported_usage is not None:
+        if is_final or reported_usage.completion_tokens >= completion_estimate:
             return reported_usage, False
         return reported_usage.with_completion_tokens(completion_estimate), True
     return TokenUsage(prompt_tokens=estimate_prompt_tokens(raw), completion_tokens=completion_estimate), True

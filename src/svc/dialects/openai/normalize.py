@@ -35,7 +35,7 @@ class ToolCallState:
 class ChoiceState:
     """What the client has received of one choice."""
 
-    __slots__ = ("calls", "finish_reason", "indexes_by_id", "last_index", "remapped_indexes")
+    __slots__ = ("calls", "finish_reason", "has_remapped_index", "indexes_by_id", "last_index", "remapped_indexes")
 
     def __init__(self) -> None:
         self.finish_reason: OpenAIFinishReason | None = None
@@ -44,6 +44,8 @@ class ChoiceState:
         """Maps the upstream's id of a call to the client's index. If an id occurs twice, the first index is used."""
         self.remapped_indexes: dict[int, int] = {}
         """Maps the upstream's index to the client's, if the upstream uses one index for several calls."""
+        self.has_remapped_index = False
+        """Whether any index of the upstream is another one for the client."""
         self.last_index = 0
 
     def resolve_index(self, index: Any, call_id: str) -> int:
@@ -66,6 +68,7 @@ class ChoiceState:
         if existing is not None and call_id and existing.id != call_id:
             resolved = self._resolve_by_id(call_id)  # the upstream reuses the index of an earlier call
         self.remapped_indexes[index] = resolved
+        self.has_remapped_index = self.has_remapped_index or resolved != index
         return resolved
 
     def _resolve_by_id(self, call_id: str) -> int:
@@ -79,7 +82,11 @@ class ChoiceState:
 
     def is_clean(self, choice: ChunkChoicePayload) -> bool:
         """Return whether the choice repeats nothing and does not follow the finish."""
-        return self.finish_reason is None and choice.delta.role is UNSET and are_tool_calls_clean(choice, self.calls)
+        if self.finish_reason is not None or choice.delta.role is not UNSET:
+            return False
+        if self.has_remapped_index and choice.delta.tool_calls is not UNSET:
+            return False
+        return are_tool_calls_clean(choice, self.calls)
 
     def record(self, choice: ChunkChoicePayload) -> None:
         """Record a choice that was sent to the client."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from svc.dialects.message_schema import ABSENT
 from svc.wire.chat import FinishReason
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
 
@@ -91,7 +92,9 @@ class NativeEvent(msgspec.Struct, gc=False):
 
     type: str
     sequence_number: int = -1
-    response: msgspec.Raw = msgspec.Raw(b"null")
+    response: msgspec.Raw = ABSENT
+    delta: msgspec.Raw = ABSENT
+    """Text of a delta event."""
     error: Any = None
     code: Any = None
     message: Any = None

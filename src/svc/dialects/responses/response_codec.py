@@ -170,7 +170,7 @@ def _encode_output(response: ChatResponse, request: ResponsesRequest, origin: st
                     items.append(reasoning_item(new_id("rs_"), "completed", thinking, encrypted))
             case ToolCall(call_id, flat_name, arguments):
                 name = request.tool_set.client_name(flat_name)
-                text = decode_custom_input(arguments) if name.is_custom else arguments
+                text = decode_custom_input(arguments) if name.is_custom else arguments or "{}"
                 items.append(call_item(new_call_id(name), "completed", call_id, name, text))
         content = []
     if items:

@@ -222,8 +222,9 @@ class _FunctionCall(_OpenItem):
         return self._writer.write("response.function_call_arguments.delta", {**self._place, "delta": text})
 
     def _close_content(self) -> bytes:
+        events = b"" if self._chunks else self.add("{}")  # clients parse the arguments
         fields = {**self._place, "name": self._name.name, "arguments": self._text}
-        return self._writer.write("response.function_call_arguments.done", fields)
+        return events + self._writer.write("response.function_call_arguments.done", fields)
 
     def _item(self, status: ItemStatus) -> dict[str, Any]:
         return call_item(self._item_id, status, self._call_id, self._name, self._text)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from svc.dialects.message_schema import ABSENT
 from svc.dialects.responses.native_schema import (
     NATIVE_EVENT_DECODER,
     NATIVE_RESPONSE_DECODER,
@@ -20,6 +21,7 @@ from svc.dialects.responses.response_codec import encode_response_error
 from svc.dialects.responses.response_passthrough import check_end
 from svc.dialects.responses.stream_encoder import EventWriter
 from svc.dialects.stream_transform import Passthrough
+from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
 from svc.dialects.upstream_errors import map_upstream_error
 from svc.dialects.validation import decode_upstream_json
 from svc.errors import ProviderFailed, SvcError
@@ -33,7 +35,7 @@ _CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Dec
 class ResponsesPassthrough(Passthrough):
     """The StreamTransform from an upstream with the Responses API to a client of it."""
 
-    __slots__ = ("_created", "_final_response", "_last_number", "_native_id")
+    __slots__ = ("_created", "_final_response", "_last_number", "_native_id", "_text_tokens")
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +44,11 @@ class ResponsesPassthrough(Passthrough):
         self._final_response = b""
         self._last_number = -1
         self._native_id = ""
+        self._text_tokens = 0
+
+    @property
+    def counted_tokens(self) -> int | None:
+        return self._text_tokens  # other events repeat the text, and the first ones repeat the request
 
     @property
     def final_response(self) -> bytes:
@@ -62,6 +69,9 @@ class ResponsesPassthrough(Passthrough):
             self._start(decoded)
         if decoded.type in _ENDS:
             self._end(decoded)
+        elif decoded.delta is not ABSENT:
+            text_bytes = len(bytes(decoded.delta)) - len('""')
+            self._text_tokens += max(1, int(text_bytes / ASCII_CHARS_PER_TOKEN))
         self._last_number = max(self._last_number, decoded.sequence_number)
         return event
 

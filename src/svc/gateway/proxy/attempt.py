@@ -19,7 +19,7 @@ from svc.dialects.endpoint import Codec
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens
+from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens, has_text
 from svc.dialects.upstream_errors import redact_key
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.routing.backends import Backend
@@ -94,6 +94,10 @@ class Attempt(ResponseReceiver):
     first_chunk: bytes = b""
     _last_chunk: bytes = b""
     """The first and last chunk of a stream. If it is interrupted, tokens are estimated from their text density."""
+    _previous_chunk: bytes = b""
+    """The chunk before the last one, which is an event without text if the provider ended the stream."""
+    _response_usage: TokenUsage | None = None
+    """The usage that the provider has reported in a response that is no stream."""
     _splice: Splice | None = None
     """Forwards chunks that bypass `on_body`."""
     _call: UpstreamCall | None = None
@@ -226,8 +230,13 @@ class Attempt(ResponseReceiver):
         """Tokens of the completion so far, estimated from its bytes."""
         if not self._has_completion:
             return 0
+        if self._transform is not None and self._transform.counted_tokens is not None:
+            return self._transform.counted_tokens
         forwarded_tokens = self._splice.forwarded_tokens if self._splice is not None else 0
-        return estimate_completion_tokens(self.received_bytes, self.first_chunk, self._last_chunk) + forwarded_tokens
+        size, last_chunk = self.received_bytes, self._last_chunk
+        if last_chunk is not self.first_chunk and not has_text(last_chunk):
+            size, last_chunk = size - len(last_chunk), self._previous_chunk
+        return estimate_completion_tokens(size, self.first_chunk, last_chunk) + forwarded_tokens
 
     def cancel(self) -> None:
         """Close the upstream connection at once. No callback follows."""
@@ -287,8 +296,15 @@ class Attempt(ResponseReceiver):
 
     @property
     def usage(self) -> TokenUsage | None:
-        """The usage that the provider has reported in a stream so far."""
-        return self._transform.usage if self._transform is not None else None
+        """The usage that the provider has reported so far."""
+        return self._transform.usage if self._transform is not None else self._response_usage
+
+    @property
+    def has_final_usage(self) -> bool:
+        """Whether `usage` is that of the complete response."""
+        if self._transform is None:
+            return self._response_usage is not None
+        return self._transform.usage is not None and self._transform.finish_reason is not None
 
     @property
     def usage_is_estimated(self) -> bool:
@@ -336,7 +352,7 @@ class Attempt(ResponseReceiver):
             self._collect_body(data)
             return
         self.received_bytes += len(data)
-        self._last_chunk = data
+        self._previous_chunk, self._last_chunk = self._last_chunk, data
         if self._request_body:
             self._count_spliced_tokens(transform)
         try:
@@ -474,6 +490,7 @@ class Attempt(ResponseReceiver):
             if encoded.usage is None and self._request_body:
                 usage, self._has_estimated_usage = billable_usage(None, self._request_body, self.estimated_tokens)
                 encoded = self._codec.decode_response_with_usage(body, usage)
+            self._response_usage = encoded.usage
         except SvcError as error:
             self._fail(invalid_response_failure(error))
             return

@@ -30,7 +30,9 @@ def compute_bill(
     if attempt is not None and attempt.is_done and not attempt.received_bytes:
         attempt = None  # it failed, and the request was waiting for its retry
     if attempt is not None and (status != "error") and (status != "ok" or reported_usage is None):
-        usage, is_guess = billable_usage(reported_usage, raw, attempt.estimated_tokens)
+        usage, is_guess = billable_usage(
+            reported_usage, raw, attempt.estimated_tokens, is_final=attempt.has_final_usage
+        )
         is_estimated = is_estimated or is_guess
     bill = Bill(usage, ledger.compute_cost(source.backend, usage), is_estimated) if usage is not None else EMPTY_BILL
     if source.interrupted_parts or source.hedge_losses:

@@ -401,6 +401,8 @@ class Exchange(RetryOwner):
         self._finish()
 
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
+        if attempt.sink is None and transform.native_id:  # the first chunk
+            self._remember_origin(transform.native_id)
         self._start_stream(transform.content_type)
         attempt.sink = self._sink
         if not transform.has_ended:
@@ -411,8 +413,6 @@ class Exchange(RetryOwner):
             self._end_stream(chunk, transform)
 
     def _end_stream(self, chunk: bytes, transform: StreamTransform) -> None:
-        if transform.native_id:
-            self._remember_origin(transform.native_id)
         if self._content is not None:
             self._content.append(chunk)
         self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)

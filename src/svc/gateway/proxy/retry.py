@@ -345,7 +345,9 @@ class RetryLoop(AttemptOwner):
                 log.exception(OBSERVER_FAULT, on_attempt)
 
     def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:
-        usage, is_estimated = billable_usage(reported_usage, self._body.raw, attempt.estimated_tokens)
+        usage, is_estimated = billable_usage(
+            reported_usage, self._body.raw, attempt.estimated_tokens, is_final=attempt.has_final_usage
+        )
         return PartialUsage(attempt.backend, usage, is_estimated)
 
     # AttemptOwner

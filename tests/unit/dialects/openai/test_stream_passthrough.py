@@ -144,6 +144,19 @@ def test_passthrough_two_calls_with_one_index_get_distinct_indexes() -> None:
     assert [(tool_call["index"], tool_call["id"]) for tool_call in tool_calls] == [(0, "a"), (1, "b")]
 
 
+def test_passthrough_rest_of_a_call_with_a_used_index_goes_to_that_call() -> None:
+    stream = FIRST
+    for name in ("a", "b"):
+        stream += chunk({"tool_calls": [{"index": 0, "id": name, "function": {"name": name, "arguments": "{"}}]})
+        for _ in range(3):
+            stream += chunk({"tool_calls": [{"index": 0, "function": {"arguments": f'"{name}":1,'}}]})
+    arguments = {0: "", 1: ""}
+    for delta in deltas(run(stream + LAST)[1]):
+        for tool_call in delta.get("tool_calls", []):
+            arguments[tool_call["index"]] += tool_call["function"]["arguments"]
+    assert arguments == {0: '{"a":1,"a":1,"a":1,', 1: '{"b":1,"b":1,"b":1,'}
+
+
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [("end_turn", "stop"), ("model_length", "length"), ("tool_use", "tool_calls"), ("length", "length")],

@@ -83,6 +83,23 @@ def test_stream_of_parallel_calls_interleaved_keeps_arguments_apart() -> None:
     assert [(item["call_id"], item["arguments"]) for item in items] == [("call_0", '{"city":"Graz"}'), ("call_1", "{}")]
 
 
+def test_call_without_arguments_has_an_empty_object() -> None:
+    """Clients parse the arguments of a call."""
+    chunks = [
+        openai_wire.role(),
+        openai_wire.tool_chunk(0, "call_0", "now"),
+        openai_wire.chunk({}, "tool_calls"),
+        openai_wire.DONE,
+    ]
+    events = stream(openai.dialect, chunks)
+    assert [item["arguments"] for item in items_of(events)] == ["{}"]
+    texts = [event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"]
+    assert texts == ["{}"]
+    raw = json.dumps(openai_wire.chat(None, tools=[("call_0", "now", "")])).encode()
+    whole = responses_codec(openai.dialect, client_request(), PROFILE).decode_response(raw)
+    assert [item["arguments"] for item in json.loads(whole.body)["output"]] == ["{}"]
+
+
 def test_stream_text_and_refusal_are_parts_of_one_message() -> None:
     chunks = [
         openai_wire.role(),
