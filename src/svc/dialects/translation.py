@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from svc.dialects.base import StreamDecoder, StreamEncoder
+from svc.dialects.divided_emoji import EmojiJoiner
 from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, learn_template
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens
@@ -31,12 +32,13 @@ MIN_USAGE_SAMPLE_BYTES: Final = 4096
 class StreamTranslation(StreamTransform):
     """Translates a stream through the deltas of the canonical chat."""
 
-    __slots__ = ("_decoder", "_encoder", "_max_templates")
+    __slots__ = ("_decoder", "_emoji_joiner", "_encoder", "_max_templates")
 
     def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
         super().__init__()
         self._decoder = decoder
         self._encoder = encoder
+        self._emoji_joiner = EmojiJoiner()
         self._max_templates = MAX_LEARNED_TEMPLATES
 
     @property
@@ -64,6 +66,7 @@ class StreamTranslation(StreamTransform):
         if self._template is not None and (translated := self._template.apply(event + b"\n\n")) is not None:
             return translated
         self._template = None
+        event = self._emoji_joiner.feed(event)
         deltas = self._decoder.decode(event)
         if len(deltas) != 1:
             return b"".join([self._encode_delta(delta) for delta in deltas])

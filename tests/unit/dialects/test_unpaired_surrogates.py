@@ -16,7 +16,7 @@ from svc.dialects.validation import decode_upstream_object
 from svc.errors import ProviderFailed
 
 PARTS = (rb"x\ud83d", rb"\ude00y", rb"\ud83d\ude00", rb"\\ud83d", rb"\ud83d\ud83d\ude00")
-TEXTS = ("x\ufffd", "\ufffdy", "\U0001f600", "\\ud83d", "\ufffd\U0001f600")
+TEXTS = ("x", "\U0001f600y", "\U0001f600", "\\ud83d", "\ufffd\U0001f600")
 """What `PARTS` are for clients of another dialect."""
 
 
@@ -68,7 +68,9 @@ def test_stream_of_the_same_dialect_with_unpaired_surrogates_is_unchanged(
     ("source", "target", "events"),
     [(openai.dialect, anthropic.dialect, openai_stream()), (anthropic.dialect, openai.dialect, anthropic_stream())],
 )
-def test_translated_stream_replaces_unpaired_surrogates(source: Dialect, target: Dialect, events: list[bytes]) -> None:
+def test_translated_stream_joins_halves_and_replaces_unpaired_surrogates(
+    source: Dialect, target: Dialect, events: list[bytes]
+) -> None:
     transform = StreamTranslation(source.create_stream_decoder(), target.create_stream_encoder(include_usage=False))
     raw = b"".join(run(transform, events))
     texts = []
@@ -84,3 +86,25 @@ def test_translated_stream_replaces_unpaired_surrogates(source: Dialect, target:
 def test_malformed_json_with_an_unpaired_surrogate_is_invalid(raw: bytes) -> None:
     with pytest.raises(ProviderFailed):
         decode_upstream_object(raw)
+
+
+@pytest.mark.parametrize("field", ["content", "arguments"])
+def test_translated_emoji_that_is_divided_between_events_is_joined(field: str) -> None:
+    head = b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+    first = b'{"role":"assistant","content":""}'
+    parts = [rb"ok \ud83e", rb"\udd99 and", rb" \\\ud83e", rb"\udd99"]
+    if field == "content":
+        bodies = [b'{"content":"' + part + b'"}' for part in parts]
+    else:
+        first = b'{"role":"assistant","tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}'
+        bodies = [b'{"tool_calls":[{"index":0,"function":{"arguments":"' + part + b'"}}]}' for part in parts]
+    events = [head + body + b',"finish_reason":null}]}\n\n' for body in (first, *bodies)]
+    events.append(head + b'{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
+    encoder = anthropic.dialect.create_stream_encoder(include_usage=False)
+    transform = StreamTranslation(openai.dialect.create_stream_decoder(), encoder)
+    text = ""
+    for line in b"".join(run(transform, events)).splitlines():
+        if line.startswith(b'data: {"type":"content_block_delta"'):
+            delta = json.loads(line.removeprefix(b"data: "))["delta"]
+            text += delta.get("text", "") + delta.get("partial_json", "")
+    assert text == "ok \U0001f999 and \\\U0001f999"

@@ -206,8 +206,7 @@ class RedisCounters:
             *("commit", process, reservation.second),
             *(reserved_tokens, reserved_nano_usd, tokens, nano_usd, number),
         )
-        spending = Spending(key_id, process, number, nano_usd) if number else None
-        self._calls.add(_Commit(self, arguments, reservation, tokens, spending))
+        self._calls.add(_Commit(self, arguments, reservation, tokens, nano_usd, number))
         if is_busy:  # the client's next request may reach Redis from another machine or worker
             self._calls.flush()
 
@@ -346,7 +345,7 @@ class _PendingReservation(CounterCall):
 class _Commit(CounterCall):
     """The end of a reservation. If it fails, its parts follow after the next connect."""
 
-    __slots__ = ("_counters", "_reservation", "_spending", "_tokens")
+    __slots__ = ("_counters", "_nano_usd", "_number", "_reservation", "_tokens")
 
     def __init__(
         self,
@@ -354,23 +353,28 @@ class _Commit(CounterCall):
         arguments: tuple[str | int, ...],
         reservation: RedisReservation,
         tokens: int,
-        spending: Spending | None,
+        nano_usd: int,
+        number: int,
     ) -> None:
+        """`number` is that of the spending, or 0 if there is none."""
         super().__init__(_redis_key(reservation.key_id), arguments)
         self._counters = counters
         self._reservation = reservation
         self._tokens = tokens
-        self._spending = spending
+        self._nano_usd = nano_usd
+        self._number = number
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         if not isinstance(reply, StoreUnavailable):
             return
-        counters, reservation, is_uncertain = self._counters, self._reservation, isinstance(reply, OutcomeUnknown)
-        counters.add_unleft(reservation.key_id, reservation.process)
+        counters, is_uncertain = self._counters, isinstance(reply, OutcomeUnknown)
+        key_id, process = self._reservation.key_id, self._reservation.process
+        counters.add_unleft(key_id, process)
         if not is_uncertain:
-            counters.defer_tokens(reservation, self._tokens)
-        if self._spending is not None:
-            counters.defer_spend(self._spending, is_uncertain=is_uncertain)
+            counters.defer_tokens(self._reservation, self._tokens)
+        if self._number:
+            spending = Spending(key_id, process, self._number, self._nano_usd)
+            counters.defer_spend(spending, is_uncertain=is_uncertain)
 
 
 class _SpendingReport(CounterCall):
