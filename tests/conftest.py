@@ -19,12 +19,13 @@ EMBEDDING_CACHE = CACHE.with_name("svc-embedding")
 MODEL = "smollm2-135m"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Remove the variables that change the output of commands, which some CI systems set, and restore SIGINT.
 
     Without garbage collections, collecting 10,000 tests takes three quarters of the CPU time.
     """
-    gc.disable()
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # it collects
+        gc.disable()
     for name in ("FORCE_COLOR", "NO_COLOR"):
         os.environ.pop(name, None)
     restore_interrupts()

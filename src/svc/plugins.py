@@ -10,6 +10,7 @@ The module `base`, and modules with a leading underscore, are shared code and no
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
 import sys
@@ -56,11 +57,20 @@ def summary(kind: str, name: str) -> str:
 
 
 def _entry_points(kind: str) -> Any:
-    return _scan_installed_packages(tuple(sys.path)).select(group=f"svc.{kind}")
+    folders = tuple([(path, _modification_time(path)) for path in sys.path])
+    return _scan_installed_packages(folders).select(group=f"svc.{kind}")
+
+
+def _modification_time(path: str) -> int:
+    """Return the time of the last installation into a folder, in nanoseconds, or 0."""
+    try:
+        return os.stat(path or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 @lru_cache(maxsize=1)
-def _scan_installed_packages(_path: tuple[str, ...]) -> Any:
+def _scan_installed_packages(_folders: tuple[tuple[str, int], ...]) -> Any:
     """Return the entry points of all packages. A scan reads a file of each, and a start asks for several kinds.
 
     importlib.metadata is slow to import, so it is imported on demand.

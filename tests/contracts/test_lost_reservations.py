@@ -135,6 +135,7 @@ async def test_request_of_lost_data_does_not_release_the_slot_of_a_newer_one(
 
 
 async def test_tokens_of_lost_data_are_never_negative(counters: RedisCounters, server: RedisServer) -> None:
+    """In one second, Redis cannot tell a lost reservation from a newer one, whose tokens may then count as 0."""
     lost = await reserved(counters, SEVERAL, 900)
     server.tell("FLUSHALL")
     await reserved(counters, SEVERAL, 300)

@@ -19,6 +19,7 @@ from svc.stores.redis.factory import open_redis
 from svc.stores.redis.protocol import RedisProtocol
 from tests.fakes.ports import silent_port
 from tests.fakes.redis_server import RedisServer
+from tests.fakes.tcp_proxy import TcpProxy
 
 
 @pytest.fixture
@@ -113,6 +114,19 @@ async def test_redis_connection_frozen_server_times_out_and_recovers(
     assert "longer than" in slow
     assert all("does not respond" in line for line in down)
     assert "responds again" in up
+
+
+async def test_redis_connection_slow_server_is_logged_at_the_first_connect(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with TcpProxy(server.port) as proxy:
+        proxy.delay_seconds = 0.2
+        client = open_redis(f"redis://127.0.0.1:{proxy.port}")
+        await client.start()
+        await until(lambda: client.is_slow and not client.is_down)
+        await client.execute("PING")
+        assert [record.getMessage().partition(": ")[2] for record in caplog.records] == ["requests do not wait for it"]
+        await client.close()
 
 
 async def test_redis_connection_server_without_writes_is_down(redis: RedisClient, server: RedisServer) -> None:

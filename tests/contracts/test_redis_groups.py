@@ -13,6 +13,9 @@ from redis.crc import key_slot
 from svc.errors import SvcError
 from svc.gateway.limits.reservation import Reservation
 from svc.settings import LimitSettings
+from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.redis import RedisCounters
+from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.base import RedisClient
@@ -153,6 +156,42 @@ def migrate_slot(cluster: RedisCluster, slot: int, source_port: int, target_port
     time.sleep(0.2)
     for server in (target, source, *cluster.primaries):
         server.tell(f"CLUSTER SETSLOT {slot} NODE {cluster.node_id(target)}")
+
+
+async def test_requests_that_end_while_a_cluster_is_disconnected_count_as_used_at_each_server(tmp_path: Path) -> None:
+    with RedisCluster(tmp_path) as cluster:
+        redis = open_redis(cluster.url)
+        await redis.start()
+        await until(lambda: not redis.is_down)
+        counters = RedisCounters(redis)
+        counters.start()
+        all_limits = [KeyLimits(key_id=f"k{number}", tokens=10_000, concurrency=9) for number in range(12)]
+        slots = {cluster.primary_of(key_slot(f"svc:key:{limits.key_id}".encode())).port for limits in all_limits}
+        assert len(slots) == len(cluster.primaries), "each server has keys"
+        reservations = []
+        for limits in all_limits:
+            decided = asyncio.get_running_loop().create_future()
+            counters.reserve(limits, 900, 0, 0, decided.set_result)
+            reservations.append(await decided)
+        for server in cluster.primaries:
+            server.tell("CLIENT KILL TYPE normal")
+        await until(lambda: redis.is_down)
+        for reservation in reservations:
+            counters.commit(reservation, 40, 0)
+
+        async def count_used() -> set[tuple[int, int]]:
+            usages = [await counters.get_usage(limits) for limits in all_limits]
+            return {(usage.tokens, usage.running) for usage in usages}
+
+        deadline = time.monotonic() + 10
+        found: set[tuple[int, int]] = set()
+        while found != {(40, 0)} and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            with contextlib.suppress(StoreUnavailable):
+                found = await count_used()
+        assert found == {(40, 0)}
+        await counters.close()
+        await redis.close()
 
 
 async def test_redis_connection_cluster_with_plain_url_names_scheme(tmp_path: Path) -> None:

@@ -46,6 +46,14 @@ def test_load_installed_entry_point_is_found(tmp_path: Path, monkeypatch: pytest
     assert plugins.summary("cli", "other-verb") == "Another verb."
 
 
+def test_names_installation_after_a_first_scan_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload of the gateway can use a package that was installed meanwhile."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "later-verb" not in plugins.names("cli")
+    install(tmp_path, "svc.cli", "later-verb", "other")
+    assert "later-verb" in plugins.names("cli")
+
+
 def test_summary_is_read_without_import() -> None:
     sys.modules.pop("svc.cli.models", None)
     assert plugins.summary("cli", "models")

@@ -30,6 +30,7 @@ class StreamTransform:
     __slots__ = (
         "_splitter",
         "_template",
+        "_usage_before_finish",
         "api_key",
         "can_encode_errors",
         "content_type",
@@ -81,11 +82,19 @@ class StreamTransform:
         """
         self._template: ChunkTemplate | None = None
         """The template of the last event. It converts events that differ from that one in their text only."""
+        self._usage_before_finish: TokenUsage | None = None
+        """The usage before the event with the finish reason."""
         self._splitter = EventSplitter()
 
     @property
-    def counted_tokens(self) -> int | None:
-        """Return the tokens of the text so far, or None if they have to be estimated from the bytes."""
+    def has_final_usage(self) -> bool:
+        """Whether `usage` is that of the complete response. Some upstreams also report a usage at the start."""
+        is_later = self.usage is not None and self.usage is not self._usage_before_finish
+        return is_later and self.finish_reason is not None
+
+    @property
+    def text_tokens(self) -> int | None:
+        """Return the estimated tokens of the text so far, or None if they have to be estimated from all bytes."""
         return None
 
     @property
@@ -222,6 +231,8 @@ class Passthrough(StreamTransform):
         template = self._template
         if template is not None and (converted := template.apply(event + b"\n\n")) is not None:
             return event if template.is_identity else converted[:-2]
+        if self.finish_reason is None:
+            self._usage_before_finish = self.usage
         return self._process_event(event)
 
     def _process_event(self, event: bytes) -> bytes:

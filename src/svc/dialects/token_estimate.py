@@ -99,9 +99,9 @@ _ITEM_FIELDS: Final = re.compile(
     rb'|type"\s*:\s*"(?:message|output_text|input_text)")\s*,?'
 )
 """Fields of an item of the Responses API that a client sends back, which no model reads."""
-_TEXT_FIELD: Final = re.compile(
-    rb'"(?:content|reasoning_content|refusal|arguments|text|thinking|partial_json|delta)"\s*:\s*"((?:[^"\\]|\\.)*+)"'
-)
+_TEXT_FIELD_NAME: Final = rb'"(?:content|reasoning_content|refusal|arguments|text|thinking|partial_json|delta)"\s*:\s*"'
+_TEXT_FIELD: Final = re.compile(_TEXT_FIELD_NAME + rb'((?:[^"\\]|\\.)*+)"')
+_NONEMPTY_TEXT_FIELD: Final = re.compile(_TEXT_FIELD_NAME + rb'[^"]')
 
 
 def estimate_prompt_tokens(raw: bytes) -> int:
@@ -279,20 +279,18 @@ def _measure_events(chunk: bytes) -> tuple[int, int]:
 
 
 def has_text(chunk: bytes) -> bool:
-    """Return whether a chunk of a stream has text."""
-    return _TEXT_FIELD.search(chunk) is not None
+    """Return whether a chunk of a stream has a text that is not empty."""
+    return _NONEMPTY_TEXT_FIELD.search(chunk) is not None
 
 
-def billable_usage(
-    reported_usage: TokenUsage | None, raw: bytes, completion_estimate: int, *, is_final: bool = False
-) -> tuple[TokenUsage, bool]:
+def billable_usage(reported_usage: TokenUsage | None, raw: bytes, completion_estimate: int) -> tuple[TokenUsage, bool]:
     """Return the billable usage of an interrupted response, and whether it is an estimate.
 
-    `completion_estimate` is the estimated number of completion tokens. `is_final` means that the usage is that of the
-    complete response: Anthropic's first event has the prompt tokens, but only the first completion tokens.
+    `completion_estimate` is the estimated number of completion tokens. `reported_usage` may be that of the first
+    event: Anthropic's has the prompt tokens, but only the first completion tokens.
     """
     if reported_usage is not None:
-        if is_final or reported_usage.completion_tokens >= completion_estimate:
+        if reported_usage.completion_tokens >= completion_estimate:
             return reported_usage, False
         return reported_usage.with_completion_tokens(completion_estimate), True
     return TokenUsage(prompt_tokens=estimate_prompt_tokens(raw), completion_tokens=completion_estimate), True

@@ -66,6 +66,8 @@ class StreamTranslation(StreamTransform):
         if self._template is not None and (translated := self._template.apply(event + b"\n\n")) is not None:
             return translated
         self._template = None
+        if self.finish_reason is None:
+            self._usage_before_finish = self.usage
         event = self._emoji_joiner.feed(event)
         deltas = self._decoder.decode(event)
         if len(deltas) != 1:

@@ -48,9 +48,13 @@ def leave_stream(gateway: Gateway, path: str, body: dict[str, Any], text: bytes)
     with gateway.raw() as raw:
         raw.send(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
         got = raw.read_until(text)
-        time.sleep(0.2)  # for events that the client does not get
         raw.reset()
     return got
+
+
+def join_last(events: list[bytes], count: int) -> list[bytes]:
+    """Return the events with the last ones in one write: the gateway has read all of them if the client has one."""
+    return [*events[:-count], b"".join(events[-count:])]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +76,8 @@ def test_final_usage_that_arrived_counts_though_the_client_left(
     make_events: Callable[[str], list[bytes]],
 ) -> None:
     """The usage of the fake is far below the tokens of its text."""
-    fakes[letter].plays(sse(make_events(WORDS)[:-1], end=stall()))  # all but the end mark
+    events = make_events(WORDS)[:-1]  # all but the end mark
+    fakes[letter].plays(sse(join_last(events, 4), end=stall()))
     got = leave_stream(gateway, path, {**BODIES[path], "model": model}, b"d99")
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["status"], entry["completion_tokens"], entry["estimated"]) == ("client_closed", 7, False)
@@ -98,7 +103,7 @@ def test_usage_of_a_complete_response_counts_though_the_client_left_while_it_was
     with locked_database(gateway.home / "svc" / "svc.db"), gateway.raw() as raw:
         raw.send(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
         until(lambda: provider_a.wait().played, 10)
-        time.sleep(0.3)
+        time.sleep(0.5)  # the gateway shows nothing when it has read the response and waits for the database
         raw.reset()
         gateway.logged("client_closed")
 
@@ -144,3 +149,50 @@ def test_translated_stream_that_ends_with_an_error_event_counts_its_text(
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["status"], entry["estimated"]) == ("cut", True)
     assert 90 <= entry["completion_tokens"] <= 160
+
+
+def test_usage_before_the_finish_is_not_that_of_the_response(gateway: Gateway, provider_a: FakeProvider) -> None:
+    """Some providers report a usage of 0 in the first chunk."""
+    events = openai_wire.stream(WORDS)[:-2]  # without the usage and the end mark
+    first = json.loads(events[0].removeprefix(b"data: "))
+    events[0] = openai_wire.event({**first, "usage": {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}})
+    provider_a.plays(sse(join_last(events, 2), end=stall()))
+    got = leave_stream(gateway, CHAT, {**BODIES[CHAT], "model": GPT}, b"d99")
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["status"], entry["prompt_tokens"], entry["estimated"]) == ("client_closed", 9, True)
+    assert 95 <= entry["completion_tokens"] <= 160
+
+
+def test_usage_of_the_first_anthropic_event_is_not_that_of_the_response(
+    gateway: Gateway, provider_b: FakeProvider
+) -> None:
+    events = [event for event in anthropic_wire.stream(WORDS)[:-1] if b"message_delta" not in event]
+    events.append(anthropic_wire.event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}))
+    provider_b.plays(sse(join_last(events, 3), end=stall()))
+    got = leave_stream(gateway, MESSAGES, {**BODIES[MESSAGES], "model": CLAUDE}, b"d99")
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["status"], entry["estimated"]) == ("client_closed", True)
+    assert 90 <= entry["completion_tokens"] <= 160
+
+
+def test_usage_of_a_failed_response_counts(gateway: Gateway, provider_a: FakeProvider) -> None:
+    events = responses_wire.stream(WORDS)[:-4]
+    failed = responses_wire.response(None, status="failed", error={"code": "server_error", "message": "It broke."})
+    events.append(responses_wire.event(len(events), "response.failed", response=failed))
+    provider_a.plays(sse(events, end=fin()))
+    got = gateway.request("POST", RESPONSES, {"model": GPT, "stream": True, "input": "Hi"})
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["status"], entry["completion_tokens"], entry["estimated"]) == ("cut", 7, False)
+
+
+@pytest.mark.parametrize("last", [[anthropic_wire.ping()] * 3, [b": wait\n\n"] * 2], ids=["ping", "comment"])
+def test_long_events_before_events_without_text_count(
+    gateway: Gateway, provider_b: FakeProvider, last: list[bytes]
+) -> None:
+    delta = {"type": "text_delta", "text": "four" * 50}
+    middle = [anthropic_wire.event("content_block_delta", index=0, delta=delta)] * 20
+    provider_b.plays(sse([*anthropic_wire.stream(WORDS)[:3], *middle, *last], every=0.001, end=fin()))
+    got = gateway.request("POST", RESPONSES, {"model": CLAUDE, "stream": True, "input": "Hi"})
+    entry = entry_of(gateway, got.headers["x-request-id"])
+    assert (entry["status"], entry["estimated"]) == ("cut", True)
+    assert 900 <= entry["completion_tokens"] <= 1_200

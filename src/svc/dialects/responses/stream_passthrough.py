@@ -47,8 +47,12 @@ class ResponsesPassthrough(Passthrough):
         self._text_tokens = 0
 
     @property
-    def counted_tokens(self) -> int | None:
-        return self._text_tokens  # other events repeat the text, and the first ones repeat the request
+    def has_final_usage(self) -> bool:
+        return self.usage is not None  # only the last event has a usage
+
+    @property
+    def text_tokens(self) -> int | None:
+        return self._text_tokens or None  # other events repeat the text, and the first ones repeat the request
 
     @property
     def final_response(self) -> bytes:

@@ -94,8 +94,8 @@ class Attempt(ResponseReceiver):
     first_chunk: bytes = b""
     _last_chunk: bytes = b""
     """The first and last chunk of a stream. If it is interrupted, tokens are estimated from their text density."""
-    _previous_chunk: bytes = b""
-    """The chunk before the last one, which is an event without text if the provider ended the stream."""
+    _last_text_chunk: bytes = b""
+    """The last chunk with text. The last events before an error or a pause often have none."""
     _response_usage: TokenUsage | None = None
     """The usage that the provider has reported in a response that is no stream."""
     _splice: Splice | None = None
@@ -227,16 +227,23 @@ class Attempt(ResponseReceiver):
 
     @property
     def estimated_tokens(self) -> int:
-        """Tokens of the completion so far, estimated from its bytes."""
+        """Tokens of the completion so far, estimated from all bytes. Images and other results count as well."""
         if not self._has_completion:
             return 0
-        if self._transform is not None and self._transform.counted_tokens is not None:
-            return self._transform.counted_tokens
         forwarded_tokens = self._splice.forwarded_tokens if self._splice is not None else 0
-        size, last_chunk = self.received_bytes, self._last_chunk
-        if last_chunk is not self.first_chunk and not has_text(last_chunk):
-            size, last_chunk = size - len(last_chunk), self._previous_chunk
-        return estimate_completion_tokens(size, self.first_chunk, last_chunk) + forwarded_tokens
+        last_chunk = self._last_text_chunk or self._last_chunk
+        return estimate_completion_tokens(self.received_bytes, self.first_chunk, last_chunk) + forwarded_tokens
+
+    def billable_usage(self, reported_usage: TokenUsage | None, request_body: bytes) -> tuple[TokenUsage, bool]:
+        """Return the billable usage of an interrupted response, and whether it is an estimate."""
+        transform = self._transform
+        if reported_usage is not None and (
+            transform.has_final_usage if transform is not None else self._response_usage is not None
+        ):
+            return reported_usage, False
+        text_tokens = transform.text_tokens if transform is not None else None
+        tokens = text_tokens if text_tokens is not None else self.estimated_tokens
+        return billable_usage(reported_usage, request_body, tokens)
 
     def cancel(self) -> None:
         """Close the upstream connection at once. No callback follows."""
@@ -300,13 +307,6 @@ class Attempt(ResponseReceiver):
         return self._transform.usage if self._transform is not None else self._response_usage
 
     @property
-    def has_final_usage(self) -> bool:
-        """Whether `usage` is that of the complete response."""
-        if self._transform is None:
-            return self._response_usage is not None
-        return self._transform.usage is not None and self._transform.finish_reason is not None
-
-    @property
     def usage_is_estimated(self) -> bool:
         """Whether `usage` is not the provider's own."""
         return self._has_estimated_usage or (self._transform is not None and self._transform.usage_is_estimated)
@@ -352,7 +352,9 @@ class Attempt(ResponseReceiver):
             self._collect_body(data)
             return
         self.received_bytes += len(data)
-        self._previous_chunk, self._last_chunk = self._last_chunk, data
+        self._last_chunk = data
+        if has_text(data):
+            self._last_text_chunk = data
         if self._request_body:
             self._count_spliced_tokens(transform)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from svc.dialects.token_estimate import billable_usage
 from svc.gateway.accounting.bill import EMPTY_BILL, ZERO_BILL, Bill
 from svc.gateway.accounting.ledger import Ledger
 from svc.gateway.accounting.record import RequestStatus
@@ -30,9 +29,7 @@ def compute_bill(
     if attempt is not None and attempt.is_done and not attempt.received_bytes:
         attempt = None  # it failed, and the request was waiting for its retry
     if attempt is not None and (status != "error") and (status != "ok" or reported_usage is None):
-        usage, is_guess = billable_usage(
-            reported_usage, raw, attempt.estimated_tokens, is_final=attempt.has_final_usage
-        )
+        usage, is_guess = attempt.billable_usage(reported_usage, raw)
         is_estimated = is_estimated or is_guess
     bill = Bill(usage, ledger.compute_cost(source.backend, usage), is_estimated) if usage is not None else EMPTY_BILL
     if source.interrupted_parts or source.hedge_losses:

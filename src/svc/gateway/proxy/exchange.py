@@ -401,7 +401,7 @@ class Exchange(RetryOwner):
         self._finish()
 
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
-        if attempt.sink is None and transform.native_id:  # the first chunk
+        if not self._has_started_stream and transform.native_id:
             self._remember_origin(transform.native_id)
         self._start_stream(transform.content_type)
         attempt.sink = self._sink

@@ -21,7 +21,6 @@ from svc.dialects.endpoint import Codec, Endpoint
 from svc.dialects.resume import ResumableTranslation
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.token_estimate import billable_usage
 from svc.dialects.upstream_features import select_dialect
 from svc.errors import ProviderFailed, RateLimited, SvcError
 from svc.gateway.accounting.bill import PartialUsage
@@ -345,9 +344,7 @@ class RetryLoop(AttemptOwner):
                 log.exception(OBSERVER_FAULT, on_attempt)
 
     def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:
-        usage, is_estimated = billable_usage(
-            reported_usage, self._body.raw, attempt.estimated_tokens, is_final=attempt.has_final_usage
-        )
+        usage, is_estimated = attempt.billable_usage(reported_usage, self._body.raw)
         return PartialUsage(attempt.backend, usage, is_estimated)
 
     # AttemptOwner

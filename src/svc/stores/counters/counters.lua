@@ -150,10 +150,15 @@ local function advance()
   set('newest', second)
 end
 
+-- Whether the hash has what was counted in a second. The clock of another server can have been ahead.
+local function has_counted(counted_second)
+  return counted_second >= at.created and counted_second <= second
+end
+
 -- Adds tokens to those of a second, which stay at least 0, if it is in the window.
 local function add_tokens(counted_second, tokens)
   local bucket = 't' .. counted_second % BUCKETS
-  if tokens ~= 0 and counted_second >= at.created and second - counted_second < BUCKETS then
+  if tokens ~= 0 and has_counted(counted_second) and second - counted_second < BUCKETS then
     if at[bucket] == nil then
       read({bucket})
     end
@@ -325,7 +330,7 @@ local function commit(process, reserved_second, tokens, nano_usd, used_tokens, u
     return {1} -- the hash has expired since
   end
   advance()
-  if reserved_second >= at.created then -- Redis still has the reservation
+  if has_counted(reserved_second) then -- Redis still has the reservation
     add_tokens(reserved_second, used_tokens - tokens)
     release('running', 'c:' .. process, 1)
     if nano_usd > 0 then

@@ -46,7 +46,7 @@ MAX_SPENT_SEEDS: Final = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
 MAX_UNLEFT_KEYS: Final = 10_000
 """Maximum number of keys that an earlier process id leaves. In others, it counts until its time has expired."""
-MAX_DEFERRED_TOKEN_SUMS: Final = 10_000
+MAX_TOKEN_CORRECTIONS: Final = 10_000
 """Maximum number of seconds of keys whose tokens are corrected at the next connect. Others keep their estimate."""
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
@@ -76,8 +76,8 @@ class RedisCounters:
         """Spending that Redis has not executed, by key."""
         self._uncertain_spending: list[Spending] = []
         self._spending_number = 0
-        self._token_corrections: dict[tuple[str, int], int] = {}
-        """Used minus reserved tokens that Redis has not added, by key and second of the reservation."""
+        self._token_corrections: dict[tuple[str, int], _TokenCorrection] = {}
+        """What Redis has not added, by key and second of the reservation. The oldest is the first."""
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
         self._unleft: set[tuple[str, str]] = set()
@@ -134,7 +134,7 @@ class RedisCounters:
         if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
             return StoreUnavailable("Redis sent an unexpected reply.")
         if reply[0] == 1:
-            _, requests_left, tokens_left, reset_milliseconds, second, seed, running, counted_seconds = reply
+            _, requests_left, tokens_left, reset_milliseconds, second, seed, running, hash_age_seconds = reply
             key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
             if has_budget:
                 self._remember_seed(key_id, seed)
@@ -155,7 +155,7 @@ class RedisCounters:
                 requests_left=requests_left,
                 tokens_left=tokens_left,
                 reset_seconds=reset_milliseconds / 1000,
-                has_full_window=min(counted_seconds, self._clock() - self._connected_at) > COUNTER_WINDOW_SECONDS,
+                has_full_window=min(hash_age_seconds, self._clock() - self._connected_at) > COUNTER_WINDOW_SECONDS,
             )
         if reply[0] == 0:
             _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
@@ -253,9 +253,20 @@ class RedisCounters:
 
     def defer_tokens(self, reservation: RedisReservation, tokens: int) -> None:
         """Replace the reserved tokens by the used ones after the next connect."""
-        place = reservation.key_id, reservation.second
-        if tokens != reservation.tokens and len(self._token_corrections) < MAX_DEFERRED_TOKEN_SUMS:
-            self._token_corrections[place] = self._token_corrections.get(place, 0) + tokens - reservation.tokens
+        if tokens != reservation.tokens:
+            self.defer_token_correction(reservation.key_id, reservation.second, tokens - reservation.tokens)
+
+    def defer_token_correction(self, key_id: str, second: int, tokens: int) -> None:
+        """Add tokens to those of a second of a key after the next connect."""
+        now, corrections = self._clock(), self._token_corrections
+        expired_before = now - COUNTER_WINDOW_SECONDS
+        while corrections and next(iter(corrections.values())).deferred_at < expired_before:
+            del corrections[next(iter(corrections))]
+        correction = corrections.get((key_id, second))
+        if correction is not None:
+            correction.tokens += tokens
+        elif len(corrections) < MAX_TOKEN_CORRECTIONS:
+            corrections[key_id, second] = _TokenCorrection(tokens, now)
 
     def add_unleft(self, key_id: str, process_id: str) -> None:
         """Remember a key that an earlier process id has to leave after the next connect."""
@@ -271,18 +282,20 @@ class RedisCounters:
         self._rejections.clear()
         self._open_counts.clear()
         self._busy_key_ids.clear()
-        unleft, self._unleft = self._unleft, set()
-        for key_id, process_id in unleft:
-            self._calls.add(_Leaving(self, key_id, process_id))
-        corrections, self._token_corrections = self._token_corrections, {}
-        for (key_id, second), tokens in corrections.items():
-            self._calls.add(CounterCall(_redis_key(key_id), ("correct_tokens", second, tokens)))
+        # The money is first: a connection accepts only so many commands, and the rest follow after another connect.
         uncertain, self._uncertain_spending = self._uncertain_spending, []
         for spending in uncertain:
             self._report_spend(spending, is_repeat=True)
         unreported, self._unreported_nano_usd = self._unreported_nano_usd, {}
         for key_id, nano_usd in unreported.items():
             self.record_spend(key_id, nano_usd)
+        unleft, self._unleft = self._unleft, set()
+        for key_id, process_id in unleft:
+            self._calls.add(_Leaving(self, key_id, process_id))
+        corrections, self._token_corrections = self._token_corrections, {}
+        for (key_id, second), correction in corrections.items():
+            if self._clock() - correction.deferred_at < COUNTER_WINDOW_SECONDS:
+                self._calls.add(_TokenReport(self, key_id, second, correction.tokens))
 
     async def _run_heartbeat(self) -> None:
         while True:
@@ -394,6 +407,33 @@ class _SpendingReport(CounterCall):
         if isinstance(reply, StoreUnavailable):
             is_uncertain = self._is_repeat or isinstance(reply, OutcomeUnknown)
             self._counters.defer_spend(self._spending, is_uncertain=is_uncertain)
+
+
+class _TokenCorrection:
+    """Used minus reserved tokens of reservations that ended at `deferred_at` (monotonic seconds) or later."""
+
+    __slots__ = ("deferred_at", "tokens")
+
+    def __init__(self, tokens: int, deferred_at: float) -> None:
+        self.tokens = tokens
+        self.deferred_at = deferred_at
+
+
+class _TokenReport(CounterCall):
+    """A correction of tokens. It is deferred if Redis has certainly not executed it."""
+
+    __slots__ = ("_counters", "_key_id", "_second", "_tokens")
+
+    def __init__(self, counters: RedisCounters, key_id: str, second: int, tokens: int) -> None:
+        super().__init__(_redis_key(key_id), ("correct_tokens", second, tokens))
+        self._counters = counters
+        self._key_id = key_id
+        self._second = second
+        self._tokens = tokens
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if isinstance(reply, StoreUnavailable) and not isinstance(reply, OutcomeUnknown):
+            self._counters.defer_token_correction(self._key_id, self._second, self._tokens)
 
 
 class _Leaving(CounterCall):

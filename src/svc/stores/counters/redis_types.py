@@ -35,7 +35,7 @@ class RedisReservation:
         self.reset_seconds: Final = reset_seconds
         """Seconds until this request leaves the window."""
         self.has_full_window: Final = has_full_window
-        """False if Redis may lack counts of the last minute: after a connect, or since it has the key for less."""
+        """False if Redis may lack counts of the last minute: after a connect, or because the key's hash is younger."""
 
 
 class CachedRejection:

@@ -183,6 +183,8 @@ class RedisConnection(RedisClient):
         if self._reported_reason:
             log.warning("Redis at %s responds again", self._address.display_name)
             self._reported_reason = ""
+        if protocol.is_slow:
+            self._report_slow()
         for callback in self._connect_callbacks:
             callback()
 
