@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 from svc.dialects.base import RequestBody
@@ -278,9 +279,12 @@ def _measure_events(chunk: bytes) -> tuple[int, int]:
     return length, tokens
 
 
-def has_text(chunk: bytes) -> bool:
-    """Return whether a chunk of a stream has a text that is not empty."""
-    return _NONEMPTY_TEXT_FIELD.search(chunk) is not None
+def find_text_chunk(chunks: Sequence[bytes]) -> bytes:
+    """Return the last chunk of a stream with a text that is not empty, or the last one."""
+    for chunk in reversed(chunks):
+        if _NONEMPTY_TEXT_FIELD.search(chunk) is not None:
+            return chunk
+    return chunks[-1]
 
 
 def billable_usage(reported_usage: TokenUsage | None, raw: bytes, completion_estimate: int) -> tuple[TokenUsage, bool]:

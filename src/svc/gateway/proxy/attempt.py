@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Final
@@ -19,7 +20,7 @@ from svc.dialects.endpoint import Codec
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens, has_text
+from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens, find_text_chunk
 from svc.dialects.upstream_errors import redact_key
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.routing.backends import Backend
@@ -49,6 +50,11 @@ MAX_PROVIDER_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_PROVIDER_ERROR_BYTES: Final = 64 * 1024
 """Bytes of an error response that are kept. The rest is ignored."""
 _NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
+MIN_TEXT_EVENT_BYTES: Final = 64
+"""Shorter chunks are comments and pings, or parts of an event. They are no samples of text."""
+RECENT_CHUNKS: Final = 4
+MAX_SAMPLE_BYTES: Final = 8192
+"""Number and size of the recent chunks that an attempt keeps."""
 DRAIN_TIMEOUT_SECONDS: Final = 1.0
 """Seconds to wait for the end of the HTTP response after the last event, so that the connection can be reused."""
 
@@ -92,10 +98,9 @@ class Attempt(ResponseReceiver):
     received_bytes: int = 0
     """Bytes of a 200 response, without the chunks that the splice forwarded."""
     first_chunk: bytes = b""
-    _last_chunk: bytes = b""
-    """The first and last chunk of a stream. If it is interrupted, tokens are estimated from their text density."""
-    _last_text_chunk: bytes = b""
-    """The last chunk with text. The last events before an error or a pause often have none."""
+    """The first chunk of a stream. If it is interrupted, tokens are estimated from the text density of its chunks."""
+    _recent_chunks: deque[bytes] | None = None
+    """The beginnings of the last chunks, one of which has text: the last events before an error often have none."""
     _response_usage: TokenUsage | None = None
     """The usage that the provider has reported in a response that is no stream."""
     _splice: Splice | None = None
@@ -231,7 +236,7 @@ class Attempt(ResponseReceiver):
         if not self._has_completion:
             return 0
         forwarded_tokens = self._splice.forwarded_tokens if self._splice is not None else 0
-        last_chunk = self._last_text_chunk or self._last_chunk
+        last_chunk = find_text_chunk(self._recent_chunks) if self._recent_chunks else self.first_chunk
         return estimate_completion_tokens(self.received_bytes, self.first_chunk, last_chunk) + forwarded_tokens
 
     def billable_usage(self, reported_usage: TokenUsage | None, request_body: bytes) -> tuple[TokenUsage, bool]:
@@ -352,9 +357,10 @@ class Attempt(ResponseReceiver):
             self._collect_body(data)
             return
         self.received_bytes += len(data)
-        self._last_chunk = data
-        if has_text(data):
-            self._last_text_chunk = data
+        if self.first_chunk and len(data) >= MIN_TEXT_EVENT_BYTES:
+            if self._recent_chunks is None:
+                self._recent_chunks = deque(maxlen=RECENT_CHUNKS)
+            self._recent_chunks.append(data if len(data) <= MAX_SAMPLE_BYTES else data[:MAX_SAMPLE_BYTES])
         if self._request_body:
             self._count_spliced_tokens(transform)
         try:
