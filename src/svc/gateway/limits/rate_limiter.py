@@ -476,9 +476,9 @@ class RateLimiter:
     async def _query_spent(self, limits: KeyLimits) -> int:
         """Return the spending in nano-USD by the database, or SPENT_UNAVAILABLE."""
 
-        def query_spent(database: Database) -> float:
+        def query_spent(database: Database) -> float | None:
             if time.monotonic() < self._database_retry_at:  # it did not respond to the previous query
-                raise StoreUnavailable("The database did not respond to the previous query.")
+                return None
             if limits.parent_id:
                 since = float(limits.period_start)
                 return database.get_ephemeral_spent_usd(limits.parent_id, limits.key_id, since)
@@ -488,7 +488,7 @@ class RateLimiter:
             return 0
         try:
             spent_usd = await asyncio.wait_for(self._database.run_query(query_spent), SPENT_QUERY_TIMEOUT_SECONDS)
-            return to_nano_usd(spent_usd)
+            return SPENT_UNAVAILABLE if spent_usd is None else to_nano_usd(spent_usd)
         except (StoreUnavailable, TimeoutError) as error:
             if time.monotonic() >= self._database_retry_at:
                 log.warning("the budget of key %s is counted from 0: %s", limits.key_id, error or "no response in time")

@@ -2,7 +2,7 @@
 --
 --   KEYS     one hash per operation, each with these fields. A field that is missing is 0:
 --     newest                  the last second that was counted, by the clock of Redis
---     created                 the second in which the hash was created. It lacks what was counted before
+--     created                 the microsecond in which the hash was created. It lacks what was counted before
 --     requests, tokens        sums over the window
 --     r<n>, t<n>              requests and tokens of the second that is n modulo BUCKETS
 --     running, held           requests in flight, and the nano-USD reserved for them
@@ -20,15 +20,16 @@
 --   ARGV[1] is an array in MessagePack. It has an array for each operation, with these items and results:
 --     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
 --       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
---       -> {1, requests left, tokens left, ms to reset, second, seed, requests in flight with this one,
---           age of the hash in seconds}
+--       A larger sum than that of the hash replaces it: Redis continued with older data.
+--       -> {1, requests left, tokens left, ms to reset, second, seed, requests in flight with this one, created}
 --       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
 --           ms to reset requests, ms to reset tokens, requests, tokens, running, nano-USD spent, nano-USD reserved}
 --       -> {2}  the caller must repeat the command with SPENT
 --       -> {}   the process has left
---     commit PROCESS SECOND RESERVED-TOKENS RESERVED-NANO-USD USED-TOKENS USED-NANO-USD NUMBER
---     correct_tokens SECOND TOKENS                   adds tokens, or subtracts them, where a reservation of that second
+--     commit PROCESS SECOND CREATED RESERVED-TOKENS RESERVED-NANO-USD USED-TOKENS USED-NANO-USD NUMBER
+--     correct_tokens SECOND CREATED TOKENS           adds tokens, or subtracts them, where a reservation of that second
 --                                                    has counted
+--       With another value of CREATED, the hash that had the reservation was lost. Only the money counts then.
 --     get_usage KIND START
 --       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
 --     record_spend PROCESS NUMBER NANO-USD SEED      does nothing if another sum was loaded since
@@ -44,7 +45,8 @@ local PROCESS_TTL_SECONDS, PROCESS_CHECK_SECONDS = 15, 600
 local MAX_ARGUMENTS = 1000 -- of a command: Lua's stack has place for about 8,000 values
 local format, unpack = string.format, unpack
 local time = redis.call('TIME')
-local redis_second, redis_millis = tonumber(time[1]), math.floor(tonumber(time[2]) / 1000)
+local redis_second, redis_micros = tonumber(time[1]), tonumber(time[2])
+local redis_millis = math.floor(redis_micros / 1000)
 
 -- State of the current operation:
 local key
@@ -145,20 +147,15 @@ local function advance()
     end
   end
   if at.newest == 0 then
-    set('created', second)
+    set('created', redis_second * 1e6 + redis_micros)
   end
   set('newest', second)
-end
-
--- Whether the hash has what was counted in a second. The clock of another server can have been ahead.
-local function has_counted(counted_second)
-  return counted_second >= at.created and counted_second <= second
 end
 
 -- Adds tokens to those of a second, which stay at least 0, if it is in the window.
 local function add_tokens(counted_second, tokens)
   local bucket = 't' .. counted_second % BUCKETS
-  if tokens ~= 0 and has_counted(counted_second) and second - counted_second < BUCKETS then
+  if tokens ~= 0 and second - counted_second < BUCKETS then
     if at[bucket] == nil then
       read({bucket})
     end
@@ -269,6 +266,9 @@ local function reserve(
     elseif start > at.start then
       set('start', start)
       set('spent', 0)
+    elseif start == at.start and spent ~= '' and tonumber(spent) > at.spent then
+      set('spent', tonumber(spent))
+      set('seed', seed)
     end
   end
   local function over_concurrency() return concurrency > 0 and at.running >= concurrency end
@@ -319,18 +319,17 @@ local function reserve(
     add('m:' .. process, nano_usd)
   end
   local requests_left, tokens_left = math.max(0, left[1] - 1), math.max(0, left[2] - requested_tokens)
-  local age = second - at.created
-  return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed, at.running, age}
+  return {1, requests_left, tokens_left, BUCKETS * 1000 - millis, second, at.seed, at.running, at.created}
 end
 
-local function commit(process, reserved_second, tokens, nano_usd, used_tokens, used_nano_usd, number)
+local function commit(process, reserved_second, created, tokens, nano_usd, used_tokens, used_nano_usd, number)
   local bucket = 't' .. reserved_second % BUCKETS
   read_sums(bucket, 'c:' .. process, 'm:' .. process, 'q:' .. process)
   if at.newest == 0 then
     return {1} -- the hash has expired since
   end
   advance()
-  if has_counted(reserved_second) then -- Redis still has the reservation
+  if created == at.created then
     add_tokens(reserved_second, used_tokens - tokens)
     release('running', 'c:' .. process, 1)
     if nano_usd > 0 then
@@ -341,9 +340,9 @@ local function commit(process, reserved_second, tokens, nano_usd, used_tokens, u
   return {1}
 end
 
-local function correct_tokens(counted_second, tokens)
+local function correct_tokens(counted_second, created, tokens)
   read_sums()
-  if at.newest ~= 0 then
+  if at.newest ~= 0 and created == at.created then
     advance()
     add_tokens(counted_second, tokens)
   end

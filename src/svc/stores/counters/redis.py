@@ -6,7 +6,8 @@ rejection without a command to Redis.
 Each process counts its requests in flight under a process id, and repeats in each key that it is active. Without that
 for 15 s, its requests in flight no longer count. After each loss of the connection the process takes a new id, since
 the outcome of pending commands is unknown. The old id leaves its keys after the reconnect: Redis may have executed
-reservations that nobody will release, and may still execute others that wait in the lost connection. Then the process
+reservations that nobody will release, and may still execute others that wait in the lost connection. A new primary can
+also lack releases that the old one had executed. Then the process
 reports the tokens and the money of the requests that ended in between. The money counts unless the sum in the database
 includes it. Each report of money has a number, so that Redis adds it once even if it executed the first attempt.
 """
@@ -33,6 +34,8 @@ from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient
 
 HEARTBEAT_SECONDS: Final = 5.0
 """The interval at which keys with requests in flight are kept alive: a third of their time in `counters.lua`."""
+PROCESS_TTL_SECONDS: Final = 15.0
+"""The time after which the requests of an inactive process no longer count, as in `counters.lua`."""
 HEARTBEAT_BATCH_KEYS: Final = 100
 HEARTBEAT_BATCH_SECONDS: Final = 0.02
 """Keys that are kept alive at once, and the seconds between two batches."""
@@ -58,6 +61,8 @@ SPENT_UNAVAILABLE: Final = -1
 """Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
 
 
+TokenPlace = tuple[str, int, int]
+"""The key, the second of a reservation, and the microsecond in which the key's hash was created."""
 OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable], None]
 
 
@@ -76,12 +81,18 @@ class RedisCounters:
         """Spending that Redis has not executed, by key."""
         self._uncertain_spending: list[Spending] = []
         self._spending_number = 0
-        self._token_corrections: dict[tuple[str, int], _TokenCorrection] = {}
-        """What Redis has not added, by key and second of the reservation. The oldest is the first."""
+        self._token_corrections: dict[TokenPlace, _TokenCorrection] = {}
+        """What Redis has not added. The oldest is the first."""
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
+        self._used_at: dict[str, float] = {}
+        """When this process last reserved under the current process id, by key, for PROCESS_TTL_SECONDS."""
         self._unleft: set[tuple[str, str]] = set()
         """Keys and earlier process ids that may count in them."""
+        self._left_at: dict[tuple[str, str], float] = {}
+        """When an earlier process id left a key, for PROCESS_TTL_SECONDS. Another primary may not know it."""
+        self._compared_sums: set[str] = set()
+        """Keys whose sum was compared with the database since the last connect: Redis may continue with older data."""
         self._busy_key_ids: set[str] = set()
         """Keys in `_open_counts` that were busy at the last reservation of this process (BUSY_KEY_FRACTION)."""
         self._rejections: dict[str, CachedRejection] = {}
@@ -123,9 +134,20 @@ class RedisCounters:
         if cached is not None and (rejection := self._current_rejection(cached, limits)) is not None:
             on_decision(rejection)
             return
+        if limits.budget_nano_usd and limits.key_id not in self._compared_sums:
+            if spent is None and not self._redis.is_down:
+                on_decision(SpentRequired())
+                return
+            if spent is not None and spent != SPENT_UNAVAILABLE:
+                self._add_compared_sum(limits.key_id)
         self._calls.add(
             _PendingReservation(self, limits, tokens, nano_usd, self._process_id, spent, on_decision, on_slow)
         )
+
+    def _add_compared_sum(self, key_id: str) -> None:
+        if len(self._compared_sums) >= MAX_SPENT_SEEDS:
+            self._compared_sums.clear()
+        self._compared_sums.add(key_id)
 
     def parse_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
@@ -134,11 +156,13 @@ class RedisCounters:
         if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
             return StoreUnavailable("Redis sent an unexpected reply.")
         if reply[0] == 1:
-            _, requests_left, tokens_left, reset_milliseconds, second, seed, running, hash_age_seconds = reply
+            _, requests_left, tokens_left, reset_milliseconds, second, seed, running, created = reply
             key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
             if has_budget:
                 self._remember_seed(key_id, seed)
+            now = self._clock()
             if process_id == self._process_id:
+                self._used_at[key_id] = now
                 self._open_counts[key_id] = self._open_counts.get(key_id, 0) + 1
                 if limits.concurrency:
                     if running > BUSY_KEY_FRACTION * limits.concurrency:
@@ -149,13 +173,15 @@ class RedisCounters:
                 key_id=key_id,
                 process=process_id,
                 second=second,
+                created=created,
                 tokens=tokens,
                 nano_usd=nano_usd,
                 has_budget=has_budget,
                 requests_left=requests_left,
                 tokens_left=tokens_left,
                 reset_seconds=reset_milliseconds / 1000,
-                has_full_window=min(hash_age_seconds, self._clock() - self._connected_at) > COUNTER_WINDOW_SECONDS,
+                has_full_window=now - self._connected_at > COUNTER_WINDOW_SECONDS
+                and second - created / 1e6 > COUNTER_WINDOW_SECONDS,
             )
         if reply[0] == 0:
             _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
@@ -203,7 +229,7 @@ class RedisCounters:
         number = self._next_spending_number() if reservation.has_budget and nano_usd else 0
         reserved_tokens, reserved_nano_usd = reservation.tokens, reservation.nano_usd
         arguments: tuple[str | int, ...] = (
-            *("commit", process, reservation.second),
+            *("commit", process, reservation.second, reservation.created),
             *(reserved_tokens, reserved_nano_usd, tokens, nano_usd, number),
         )
         self._calls.add(_Commit(self, arguments, reservation, tokens, nano_usd, number))
@@ -254,19 +280,20 @@ class RedisCounters:
     def defer_tokens(self, reservation: RedisReservation, tokens: int) -> None:
         """Replace the reserved tokens by the used ones after the next connect."""
         if tokens != reservation.tokens:
-            self.defer_token_correction(reservation.key_id, reservation.second, tokens - reservation.tokens)
+            place = reservation.key_id, reservation.second, reservation.created
+            self.defer_token_correction(place, tokens - reservation.tokens)
 
-    def defer_token_correction(self, key_id: str, second: int, tokens: int) -> None:
+    def defer_token_correction(self, place: TokenPlace, tokens: int) -> None:
         """Add tokens to those of a second of a key after the next connect."""
         now, corrections = self._clock(), self._token_corrections
         expired_before = now - COUNTER_WINDOW_SECONDS
         while corrections and next(iter(corrections.values())).deferred_at < expired_before:
             del corrections[next(iter(corrections))]
-        correction = corrections.get((key_id, second))
+        correction = corrections.get(place)
         if correction is not None:
             correction.tokens += tokens
         elif len(corrections) < MAX_TOKEN_CORRECTIONS:
-            corrections[key_id, second] = _TokenCorrection(tokens, now)
+            corrections[place] = _TokenCorrection(tokens, now)
 
     def add_unleft(self, key_id: str, process_id: str) -> None:
         """Remember a key that an earlier process id has to leave after the next connect."""
@@ -275,10 +302,15 @@ class RedisCounters:
 
     def _on_connect(self) -> None:
         """Take a new process id, leave keys under the old ones, and report the deferred tokens and spending."""
-        for key_id in self._open_counts:
+        now = self._connected_at = self._clock()
+        self._forget_expired(now)
+        for key_id in (*self._open_counts, *self._used_at):
             self.add_unleft(key_id, self._process_id)
+        for key_id, process_id in self._left_at:
+            self.add_unleft(key_id, process_id)
         self._process_id = secrets.token_hex(8)
-        self._connected_at = self._clock()
+        self._used_at.clear()
+        self._compared_sums.clear()
         self._rejections.clear()
         self._open_counts.clear()
         self._busy_key_ids.clear()
@@ -291,15 +323,23 @@ class RedisCounters:
             self.record_spend(key_id, nano_usd)
         unleft, self._unleft = self._unleft, set()
         for key_id, process_id in unleft:
+            self._left_at.setdefault((key_id, process_id), now)
             self._calls.add(_Leaving(self, key_id, process_id))
         corrections, self._token_corrections = self._token_corrections, {}
-        for (key_id, second), correction in corrections.items():
-            if self._clock() - correction.deferred_at < COUNTER_WINDOW_SECONDS:
-                self._calls.add(_TokenReport(self, key_id, second, correction.tokens))
+        for place, correction in corrections.items():
+            if self._connected_at - correction.deferred_at < COUNTER_WINDOW_SECONDS:
+                self._calls.add(_TokenReport(self, place, correction.tokens))
+
+    def _forget_expired(self, now: float) -> None:
+        """Forget what Redis has forgotten as well, since the process ids have expired there."""
+        oldest = now - PROCESS_TTL_SECONDS
+        self._used_at = {key_id: at for key_id, at in self._used_at.items() if at >= oldest}
+        self._left_at = {place: at for place, at in self._left_at.items() if at >= oldest}
 
     async def _run_heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
+            self._forget_expired(self._clock())
             key_ids, arguments = list(self._open_counts), ("keep_alive", self._process_id)
             for start in range(0, len(key_ids), HEARTBEAT_BATCH_KEYS):
                 for key_id in key_ids[start : start + HEARTBEAT_BATCH_KEYS]:
@@ -422,18 +462,18 @@ class _TokenCorrection:
 class _TokenReport(CounterCall):
     """A correction of tokens. It is deferred if Redis has certainly not executed it."""
 
-    __slots__ = ("_counters", "_key_id", "_second", "_tokens")
+    __slots__ = ("_counters", "_place", "_tokens")
 
-    def __init__(self, counters: RedisCounters, key_id: str, second: int, tokens: int) -> None:
-        super().__init__(_redis_key(key_id), ("correct_tokens", second, tokens))
+    def __init__(self, counters: RedisCounters, place: TokenPlace, tokens: int) -> None:
+        key_id, second, created = place
+        super().__init__(_redis_key(key_id), ("correct_tokens", second, created, tokens))
         self._counters = counters
-        self._key_id = key_id
-        self._second = second
+        self._place = place
         self._tokens = tokens
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable) and not isinstance(reply, OutcomeUnknown):
-            self._counters.defer_token_correction(self._key_id, self._second, self._tokens)
+            self._counters.defer_token_correction(self._place, self._tokens)
 
 
 class _Leaving(CounterCall):

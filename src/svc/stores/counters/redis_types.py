@@ -16,6 +16,7 @@ class RedisReservation:
         key_id: str,
         process: str,
         second: int,
+        created: int,
         tokens: int,
         nano_usd: int,
         has_budget: bool,
@@ -27,6 +28,8 @@ class RedisReservation:
         self.key_id: Final = key_id
         self.process: Final = process
         self.second: Final = second
+        self.created: Final = created
+        """The microsecond in which the key's hash was created, which identifies it."""
         self.tokens: Final = tokens
         self.nano_usd: Final = nano_usd
         self.has_budget: Final = has_budget

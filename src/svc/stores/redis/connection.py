@@ -31,6 +31,8 @@ REDIS_CONNECT_TIMEOUT_SECONDS = 2.0
 RECONNECT_INTERVAL_SECONDS = 0.5
 PASSWORD_CHECK_SECONDS = 10.0
 """The interval at which the password file is read again."""
+PRIMARY_CHECK_SECONDS = 2.0
+"""The interval at which Sentinel is asked for the primary. The old one accepts writes for about ten seconds more."""
 SLOW_LOG_SECONDS = 10.0
 """The minimum time between log lines about slow replies."""
 MAX_PASSWORD_FILE_BYTES = 65_536
@@ -58,6 +60,8 @@ class RedisConnection(RedisClient):
         self._find_server = find_server
         self._find_probe_key = find_probe_key
         self._protocol: RedisProtocol | None = None
+        self._server: tuple[str, int] | None = None
+        """The server of the connection, if it is a TCP connection."""
         self._task: asyncio.Task[None] | None = None
         self._connect_callbacks: list[Callable[[], None]] = []
         self._reported_reason = ""
@@ -138,7 +142,7 @@ class RedisConnection(RedisClient):
         if address.path is not None:
             await loop.create_unix_connection(lambda: protocol, address.path)  # type: ignore[type-var]
         else:
-            host, port = address.hosts[0] if self._find_server is None else await self._find_server()
+            host, port = self._server = address.hosts[0] if self._find_server is None else await self._find_server()
             tls = await asyncio.to_thread(create_tls_context, address) if address.uses_tls else None
             await loop.create_connection(lambda: protocol, host, port, ssl=tls)  # type: ignore[type-var]
         self._password = await read_password(address)
@@ -160,13 +164,27 @@ class RedisConnection(RedisClient):
                 raise StoreUnavailable(WRONG_SCHEME_MESSAGE) from None
 
     async def _wait_until_closed(self, protocol: RedisProtocol) -> None:
-        """Wait until the connection is closed. Authenticate again when the password file changes."""
-        while self._address.password_file is not None and not protocol.closed.is_set():
+        """Wait until the connection is closed. Close it after a failover, and use a changed password."""
+        has_sentinel, has_password_file = self._find_server is not None, self._address.password_file is not None
+        interval = PRIMARY_CHECK_SECONDS if has_sentinel else PASSWORD_CHECK_SECONDS
+        while (has_sentinel or has_password_file) and not protocol.closed.is_set():
             try:
-                await asyncio.wait_for(protocol.closed.wait(), PASSWORD_CHECK_SECONDS)
+                await asyncio.wait_for(protocol.closed.wait(), interval)
             except TimeoutError:
+                await self._check_primary(protocol)
                 await self._authenticate_again(protocol)
         await protocol.closed.wait()
+
+    async def _check_primary(self, protocol: RedisProtocol) -> None:
+        """Close the connection if Sentinel names another primary. It stays if no Sentinel responds."""
+        if self._find_server is None:
+            return
+        try:
+            server = await self._find_server()
+        except (OSError, StoreUnavailable, ValueError):
+            return
+        if server != self._server:
+            protocol.abort("Sentinel names another primary.")
 
     async def _authenticate_again(self, protocol: RedisProtocol) -> None:
         """Use a new password. Without a valid one the connection stays: Redis keeps it authenticated."""
