@@ -461,6 +461,28 @@ async def test_rate_limiter_database_down_counts_budget_from_zero(
     await database_thread.close()
 
 
+async def test_rate_limiter_database_available_again_is_read_under_steady_traffic(
+    redis: RedisClient | None, tmp_path: Path
+) -> None:
+    """Requests that skip the query of a database that has just failed do not extend the time of the next query."""
+    folder, chain = tmp_path / "later", backends_of(CHEAP)
+    folder.write_bytes(b"")
+    database_thread = DatabaseThread(open_state_database({"SVC_DATABASE_URL": f"sqlite:///{folder}/b.db"}, tmp_path))
+    harness = LimiterHarness(LimitSettings(), database_thread, redis, chain)
+    key, limits = ApiKey("k", "shop", budget_usd=0.005), KeyLimits(key_id="k", budget_nano_usd=5_000_000)
+    (await harness.reserve(key, routing_info(400), chain)).commit(0, 0.0)
+    assert harness.limiter._counters.needs_spent(limits)
+    folder.unlink()
+    folder.mkdir()
+    deadline = time.monotonic() + 4 * rate_limiter.DATABASE_RETRY_SECONDS
+    while harness.limiter._counters.needs_spent(limits):
+        assert time.monotonic() < deadline
+        (await harness.reserve(key, routing_info(400), chain)).commit(0, 0.0)
+        await asyncio.sleep(rate_limiter.DATABASE_RETRY_SECONDS / 5)
+    await harness.limiter.close()
+    await database_thread.close()
+
+
 async def test_rate_limiter_ephemeral_key_counts_for_itself_and_its_parent(harness: LimiterHarness) -> None:
     parent, chain = ApiKey("k", "shop", rpm=3, tpm=10_000), backends_of(CHEAP)
     key, neighbour = ephemeral_key(parent, rpm=2), ephemeral_key(parent)

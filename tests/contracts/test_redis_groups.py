@@ -19,13 +19,16 @@ from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.base import RedisClient
+from svc.stores.redis.connection import PRIMARY_CHECK_SECONDS
 from svc.stores.redis.factory import open_redis
 from svc.stores.redis.protocol import REPLY_TIMEOUT_SECONDS
 from svc.wire.key import ApiKey
 from tests.contracts.test_rate_limiter import CHEAP, LimiterHarness, backends_of, routing_info
 from tests.fakes.redis_groups import RedisCluster, RedisSentinels
+from tests.fakes.redis_server import send_command
 
 CHAIN = backends_of(CHEAP)
+GET_PRIMARY = "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster"
 RPM = 50
 """The limit of each limited key, far below the load."""
 
@@ -102,6 +105,24 @@ async def test_rate_limiter_sentinel_failover_under_load_refuses_nothing(tmp_pat
         assert load.refused == []
         assert load.slowest < REPLY_TIMEOUT_SECONDS, "a request waited for Redis"
         assert all(RPM <= load.admitted[key.id] <= 2 * RPM for key in load.limited), load.admitted
+
+
+async def test_redis_connection_leaves_a_primary_that_sentinel_has_replaced(tmp_path: Path) -> None:
+    """The old primary accepts writes until Sentinel has changed it to a replica, which takes up to ten seconds more."""
+    with RedisSentinels(tmp_path) as servers:
+        redis = open_redis(servers.url)
+        await redis.start()
+        (sentinel, *_) = servers.sentinel_ports
+        send_command(sentinel, "SENTINEL FAILOVER mymaster")
+        await until(lambda: str(servers.primary.port) not in send_command(sentinel, GET_PRIMARY).decode())
+        replaced_at = time.monotonic()
+        await until(lambda: redis.is_down)
+        await until(lambda: not redis.is_down)
+        assert time.monotonic() - replaced_at < 2 * PRIMARY_CHECK_SECONDS + 2
+        await redis.execute("SET", "svc:written", "1")
+        assert any(replica.tell("ROLE").startswith(b"*3\r\n$6\r\nmaster") for replica in servers.replicas)
+        assert any(replica.tell("GET svc:written") == b"$1\r\n1\r\n" for replica in servers.replicas)
+        await redis.close()
 
 
 async def test_rate_limiter_cluster_failover_under_load_refuses_nothing(tmp_path: Path) -> None:

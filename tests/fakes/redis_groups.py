@@ -31,6 +31,10 @@ class RedisSentinels:
         self._sentinels: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
+    def sentinel_ports(self) -> list[int]:
+        return list(self._sentinels)
+
+    @property
     def url(self) -> str:
         hosts = ",".join(f"127.0.0.1:{port}" for port in self._sentinels)
         return f"redis+sentinel://{hosts}/mymaster/0"

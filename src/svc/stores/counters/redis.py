@@ -7,9 +7,12 @@ Each process counts its requests in flight under a process id, and repeats in ea
 for 15 s, its requests in flight no longer count. After each loss of the connection the process takes a new id, since
 the outcome of pending commands is unknown. The old id leaves its keys after the reconnect: Redis may have executed
 reservations that nobody will release, and may still execute others that wait in the lost connection. A new primary can
-also lack releases that the old one had executed. Then the process
-reports the tokens and the money of the requests that ended in between. The money counts unless the sum in the database
-includes it. Each report of money has a number, so that Redis adds it once even if it executed the first attempt.
+lack releases that the old one had executed. Then the process reports the tokens and the money of the requests that
+ended in between. The money counts unless the sum in the database includes it. Each report of money has a number, so
+that Redis adds it once even if it executed the first attempt.
+
+A new primary can also lack money that was spent. After each connect, the first reservation of each budget therefore
+needs the sum in the database, and the larger one counts.
 """
 
 from __future__ import annotations
