@@ -257,7 +257,7 @@ async def test_counters_dead_party_reservations_are_freed(parties: Parties) -> N
     limits = KeyLimits(key_id="k", concurrency=3, budget_nano_usd=1000)
     assert isinstance(await parties.one.reserve(limits, 0, 100, spent=0), LocalReservation | RedisReservation)
     for _ in range(2):
-        assert isinstance(await parties.two.reserve(limits, 0, 400, spent=0), LocalReservation | RedisReservation)
+        assert isinstance(await parties.two.reserve(limits, 0, 400), LocalReservation | RedisReservation)
     assert isinstance(await parties.one.reserve(limits, 0, 1), LimitExceeded)
     await parties.lose_two()
     assert isinstance(await parties.one.reserve(limits, 0, 900), LocalReservation | RedisReservation)
@@ -303,7 +303,7 @@ async def test_counters_spent_total_budget_rejects_unpriced_requests(parties: Pa
     limits = KeyLimits(key_id="k", budget_nano_usd=1000)
     reservation = await parties.one.reserve(limits, 0, 10, spent=990)
     assert isinstance(reservation, LocalReservation | RedisReservation)
-    assert isinstance(await parties.two.reserve(limits, 0, 1, spent=990), LimitExceeded)
+    assert isinstance(await parties.two.reserve(limits, 0, 1), LimitExceeded)
     await parties.one.commit(reservation, 0, 10)
     assert isinstance(await parties.two.reserve(limits), LimitExceeded)  # a request without a price is rejected, too
 
@@ -322,7 +322,7 @@ async def test_counters_large_budget_is_exact(parties: Parties) -> None:
     reservation = await parties.one.reserve(limits, 0, 3, spent=10**15 - 5)
     assert isinstance(reservation, LocalReservation | RedisReservation)
     await parties.one.commit(reservation, 0, 3)
-    assert isinstance(await parties.two.reserve(limits, 0, 3, spent=10**15 - 5), LimitExceeded)
+    assert isinstance(await parties.two.reserve(limits, 0, 3), LimitExceeded)
     assert isinstance(await parties.two.reserve(limits, 0, 2), LocalReservation | RedisReservation)
 
 

@@ -28,7 +28,7 @@ from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Setting
 from svc.stores.counters.base import LimitUsage
 from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import KeyLimits
-from svc.stores.counters.redis import RedisCounters
+from svc.stores.counters.redis import SPENT_TOLERANCE_NANO_USD, RedisCounters
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
@@ -402,6 +402,26 @@ async def test_rate_limiter_earlier_spending_is_read_from_ledger(harness: Limite
     assert (await harness.usage(key)).spent_nano_usd == 995_000_000
     reservation.commit(10, 0.001)
     assert (await harness.usage(key)).spent_nano_usd == 996_000_000
+
+
+@pytest.mark.parametrize("redis", ["redis"], indirect=True)
+async def test_rate_limiter_budget_that_redis_has_lost_is_read_from_the_ledger_after_a_connect(
+    harness: LimiterHarness, server: RedisServer
+) -> None:
+    key, chain, limits = ApiKey("k", "shop", budget_usd=1.0), backends_of(CHEAP), KeyLimits(key_id="k")
+    (await harness.reserve(key, routing_info(100), chain)).commit(10, 0.001)
+    await harness.database_thread.run_query(
+        lambda database: database.insert_entries([make_entry(datetime.now(UTC), 0.9)])
+    )
+    server.tell("CLIENT KILL TYPE normal")
+    deadline = time.monotonic() + 20
+    spent = None
+    while spent != 900_000_000 - SPENT_TOLERANCE_NANO_USD:
+        assert time.monotonic() < deadline, spent
+        await asyncio.sleep(0.1)
+        (await harness.reserve(key, routing_info(1), chain)).commit(0, 0.0)
+        (usage,) = await harness.limiter.current_usage([limits])
+        spent = usage.spent_nano_usd
 
 
 async def test_rate_limiter_daily_budget_excludes_earlier_days(harness: LimiterHarness) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pytest
 from redis.crc import key_slot
 
 from svc.errors import SvcError
@@ -18,8 +19,10 @@ from svc.stores.counters.redis import RedisCounters
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
+from svc.stores.redis.address import parse_redis_url
 from svc.stores.redis.base import RedisClient
 from svc.stores.redis.connection import PRIMARY_CHECK_SECONDS
+from svc.stores.redis.discovery import find_primary
 from svc.stores.redis.factory import open_redis
 from svc.stores.redis.protocol import REPLY_TIMEOUT_SECONDS
 from svc.wire.key import ApiKey
@@ -123,6 +126,20 @@ async def test_redis_connection_leaves_a_primary_that_sentinel_has_replaced(tmp_
         assert any(replica.tell("ROLE").startswith(b"*3\r\n$6\r\nmaster") for replica in servers.replicas)
         assert any(replica.tell("GET svc:written") == b"$1\r\n1\r\n" for replica in servers.replicas)
         await redis.close()
+
+
+async def test_sentinel_with_a_malformed_reply_is_an_unavailable_store() -> None:
+    """Any other error would end the task that keeps the connection."""
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            writer.write(b"*1\r\n$3\r\nfoo\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StoreUnavailable, match="Sentinel"):
+            await find_primary(parse_redis_url(f"redis+sentinel://127.0.0.1:{port}/mymaster/0"))
 
 
 async def test_rate_limiter_cluster_failover_under_load_refuses_nothing(tmp_path: Path) -> None:

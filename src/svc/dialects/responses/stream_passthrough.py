@@ -28,6 +28,7 @@ from svc.errors import ProviderFailed, SvcError
 from svc.wire.sse import event_data
 
 _ENDS: Final = frozenset(("response.completed", "response.incomplete", "response.failed"))
+_BEGINNINGS: Final = frozenset(("response.created", "response.queued", "response.in_progress"))
 _RESPONSE_PREFIX: Final = "response."
 _CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])
 
@@ -35,7 +36,7 @@ _CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Dec
 class ResponsesPassthrough(Passthrough):
     """The StreamTransform from an upstream with the Responses API to a client of it."""
 
-    __slots__ = ("_created", "_final_response", "_last_number", "_native_id", "_text_tokens")
+    __slots__ = ("_created", "_final_response", "_has_output", "_last_number", "_native_id", "_text_tokens")
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +46,7 @@ class ResponsesPassthrough(Passthrough):
         self._last_number = -1
         self._native_id = ""
         self._text_tokens = 0
+        self._has_output = False
 
     @property
     def has_final_usage(self) -> bool:
@@ -52,7 +54,8 @@ class ResponsesPassthrough(Passthrough):
 
     @property
     def text_tokens(self) -> int | None:
-        return self._text_tokens or None  # other events repeat the text, and the first ones repeat the request
+        """Count the delta events: others repeat the text, and the first ones repeat the request."""
+        return self._text_tokens or (None if self._has_output else 0)
 
     @property
     def final_response(self) -> bytes:
@@ -76,6 +79,8 @@ class ResponsesPassthrough(Passthrough):
         elif decoded.delta is not ABSENT:
             text_bytes = len(bytes(decoded.delta)) - len('""')
             self._text_tokens += max(1, int(text_bytes / ASCII_CHARS_PER_TOKEN))
+        if not self._has_output and decoded.type not in _BEGINNINGS:
+            self._has_output = True
         self._last_number = max(self._last_number, decoded.sequence_number)
         return event
 

@@ -21,6 +21,7 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_input_tokens
 from svc.errors import LimitsUnavailable, RateLimited, SvcError
 from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost, to_nano_usd
+from svc.gateway.limits.budget_comparison import BudgetComparison
 from svc.gateway.limits.limit_errors import (
     build_limit_error,
     check_fits_limits,
@@ -146,6 +147,7 @@ class RateLimiter:
         self._prices = prices
         self._database = database
         self._redis_counters = redis_counters
+        self._budget_comparison = BudgetComparison(redis_counters, database) if redis_counters is not None else None
         self._database_retry_at = 0.0
         """The time of the next database query after a failure (`time.monotonic`)."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -442,6 +444,9 @@ class RateLimiter:
         """Reserve locally after Redis. Both decide while Redis may lack counts of the last minute."""
         limits, redis_counters = pending.limits, self._redis_counters
         assert redis_counters is not None
+        if limits.budget_nano_usd and redis_counters.begin_comparison(limits.key_id):
+            assert self._budget_comparison is not None
+            self._budget_comparison.add(limits)
         local_reservation = self._counters.reserve(
             limits, pending.tokens, pending.cost_nano_usd, force=redis_reservation.has_full_window
         )
@@ -505,6 +510,8 @@ class RateLimiter:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._budget_comparison is not None:
+            await self._budget_comparison.close()
         if self._redis_counters is not None:
             await self._redis_counters.close()
         self._counters.close()

@@ -20,7 +20,6 @@
 --   ARGV[1] is an array in MessagePack. It has an array for each operation, with these items and results:
 --     reserve PROCESS REQUESTS TOKENS CONCURRENCY BUDGET KIND START  REQUESTED-TOKENS REQUESTED-NANO-USD SPENT SEED
 --       SPENT is the sum in the database. Empty: return {2} if the sum is not loaded. -1: count from 0.
---       A larger sum than that of the hash replaces it: Redis continued with older data.
 --       -> {1, requests left, tokens left, ms to reset, second, seed, requests in flight with this one, created}
 --       -> {0, limit, ms to retry or -1 (only the next period helps), requests left, tokens left,
 --           ms to reset requests, ms to reset tokens, requests, tokens, running, nano-USD spent, nano-USD reserved}
@@ -33,6 +32,7 @@
 --     get_usage KIND START
 --       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
 --     record_spend PROCESS NUMBER NANO-USD SEED      does nothing if another sum was loaded since
+--     raise_spent KIND START NANO-USD SEED           replaces a smaller sum: Redis continued with older data
 --     keep_alive PROCESS                             its requests are still in flight
 --     leave PROCESS                                  releases its requests in flight. Commands that it sent before, over
 --                                                    a lost connection, can follow
@@ -265,10 +265,7 @@ local function reserve(
       end
     elseif start > at.start then
       set('start', start)
-      set('spent', 0)
-    elseif start == at.start and spent ~= '' and tonumber(spent) > at.spent then
-      set('spent', tonumber(spent))
-      set('seed', seed)
+      set('spent', math.max(0, tonumber(spent) or 0))
     end
   end
   local function over_concurrency() return concurrency > 0 and at.running >= concurrency end
@@ -357,6 +354,15 @@ local function record_spend(process, number, nano_usd, seed)
   return {1}
 end
 
+local function raise_spent(kind, start, nano_usd, seed)
+  read_sums()
+  if at.kind == kind and at.start == start and nano_usd > at.spent then
+    set('spent', nano_usd)
+    set('seed', seed) -- reports from before are a part of the new sum
+  end
+  return {1}
+end
+
 local function keep_alive(process)
   if redis.call('HEXISTS', key, 'c:' .. process) == 1 then
     set('a:' .. process, second)
@@ -393,6 +399,7 @@ local OPERATIONS = {
   correct_tokens = correct_tokens,
   get_usage = get_usage,
   record_spend = record_spend,
+  raise_spent = raise_spent,
   keep_alive = keep_alive,
   leave = leave,
 }

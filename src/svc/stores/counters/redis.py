@@ -11,8 +11,8 @@ lack releases that the old one had executed. Then the process reports the tokens
 ended in between. The money counts unless the sum in the database includes it. Each report of money has a number, so
 that Redis adds it once even if it executed the first attempt.
 
-A new primary can also lack money that was spent. After each connect, the first reservation of each budget therefore
-needs the sum in the database, and the larger one counts.
+A new primary can also lack money that was spent. After each connect, `svc.gateway.limits.budget_comparison` compares
+each budget that is used with the database, and the larger sum counts.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ MAX_TOKEN_CORRECTIONS: Final = 10_000
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
 REPLY_LENGTHS: Final = (1, 8, 12)
+SPENT_TOLERANCE_NANO_USD: Final = 10_000
+"""A difference to the database that rounding may explain."""
 SEED_BITS: Final = 48
 """Size of the id of a sum that is loaded: Lua's numbers have 53 bits."""
 ASK_FOR_SPENT: Final = ""
@@ -95,7 +97,7 @@ class RedisCounters:
         self._left_at: dict[tuple[str, str], float] = {}
         """When an earlier process id left a key, for PROCESS_TTL_SECONDS. Another primary may not know it."""
         self._compared_sums: set[str] = set()
-        """Keys whose sum was compared with the database since the last connect: Redis may continue with older data."""
+        """Keys whose sum was compared with the database since the last connect, or is about to be."""
         self._busy_key_ids: set[str] = set()
         """Keys in `_open_counts` that were busy at the last reservation of this process (BUSY_KEY_FRACTION)."""
         self._rejections: dict[str, CachedRejection] = {}
@@ -137,20 +139,26 @@ class RedisCounters:
         if cached is not None and (rejection := self._current_rejection(cached, limits)) is not None:
             on_decision(rejection)
             return
-        if limits.budget_nano_usd and limits.key_id not in self._compared_sums:
-            if spent is None and not self._redis.is_down:
-                on_decision(SpentRequired())
-                return
-            if spent is not None and spent != SPENT_UNAVAILABLE:
-                self._add_compared_sum(limits.key_id)
         self._calls.add(
             _PendingReservation(self, limits, tokens, nano_usd, self._process_id, spent, on_decision, on_slow)
         )
 
-    def _add_compared_sum(self, key_id: str) -> None:
+    def begin_comparison(self, key_id: str) -> bool:
+        """Return whether the sum of a budget has to be compared with the database: once after each connect."""
+        if key_id in self._compared_sums:
+            return False
         if len(self._compared_sums) >= MAX_SPENT_SEEDS:
-            self._compared_sums.clear()
+            self._compared_sums.pop()
         self._compared_sums.add(key_id)
+        return True
+
+    def raise_spent(self, limits: KeyLimits, spent_nano_usd: int) -> None:
+        """Replace the sum of a budget by that of the database if it is smaller by more than rounding explains."""
+        arguments = (
+            *("raise_spent", PERIOD_CODES[limits.period], limits.period_start),
+            *(spent_nano_usd - SPENT_TOLERANCE_NANO_USD, random.getrandbits(SEED_BITS)),
+        )
+        self._calls.add(CounterCall(_redis_key(limits.key_id), arguments))
 
     def parse_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str

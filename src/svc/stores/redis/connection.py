@@ -172,7 +172,8 @@ class RedisConnection(RedisClient):
                 await asyncio.wait_for(protocol.closed.wait(), interval)
             except TimeoutError:
                 await self._check_primary(protocol)
-                await self._authenticate_again(protocol)
+                if not protocol.closed.is_set():
+                    await self._authenticate_again(protocol)
         await protocol.closed.wait()
 
     async def _check_primary(self, protocol: RedisProtocol) -> None:

@@ -26,6 +26,15 @@ SlotRange = tuple[int, int, Host]
 
 async def find_primary(address: RedisAddress) -> Host:
     """Return host and port of Sentinel's primary. Raises StoreUnavailable."""
+    try:
+        return await _ask_sentinels(address)
+    except StoreUnavailable:
+        raise
+    except Exception as error:  # boundary: redis-py raises any error for a malformed reply, and while it disconnects
+        raise StoreUnavailable(f"Sentinel does not name the primary: {str(error) or type(error).__name__}") from error
+
+
+async def _ask_sentinels(address: RedisAddress) -> Host:
     options = _client_options(address) | {
         "username": address.sentinel_user,
         "password": address.sentinel_password,
@@ -39,8 +48,6 @@ async def find_primary(address: RedisAddress) -> Host:
         except MasterNotFoundError:
             # Its message has the addresses of Python objects: the log would report each attempt as a new failure.
             raise StoreUnavailable(f"No Sentinel responds and knows the primary {address.primary_name!r}.") from None
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"Sentinel does not name the primary: {error}") from error
     return str(host), int(port)
 
 
