@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from svc.stores.counters.base import LimitExceeded
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
-from svc.stores.counters.redis import SPENT_TOLERANCE_NANO_USD, RedisCounters
+from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_types import RedisReservation
 from svc.stores.redis.base import RedisClient
 from svc.stores.redis.factory import open_redis
@@ -157,7 +157,7 @@ async def test_budget_of_older_data_is_compared_with_the_database(
     await until(lambda: not redis.is_down)
     assert counters.begin_comparison("k")
     assert not counters.begin_comparison("k")
-    counters.raise_spent(LIMITS, 900 + SPENT_TOLERANCE_NANO_USD)
+    counters.raise_spent(LIMITS, 900)
     counters.record_spend("k", 50)  # under the seed of the old sum, as other gateways report what they deferred
     assert (await counters.get_usage(LIMITS)).spent_nano_usd == 900
     counters.commit(await reserved(counters, LIMITS, nanos=10), 0, 30)
@@ -165,9 +165,9 @@ async def test_budget_of_older_data_is_compared_with_the_database(
 
 
 async def test_sum_that_is_not_larger_does_not_replace_that_of_redis(counters: RedisCounters) -> None:
-    """The database has entries a second later, and its sum can differ by rounding."""
+    """The database has entries a second later."""
     counters.commit(await reserved(counters, LIMITS, nanos=10), 0, 900)
-    counters.raise_spent(LIMITS, 899 + SPENT_TOLERANCE_NANO_USD)
+    counters.raise_spent(LIMITS, 899)
     assert (await counters.get_usage(LIMITS)).spent_nano_usd == 900
 
 

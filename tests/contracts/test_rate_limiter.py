@@ -20,6 +20,7 @@ from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS
 from svc.errors import InvalidRequest, RateLimited, SvcError
 from svc.gateway.accounting.cost import PriceTable
 from svc.gateway.limits import rate_limiter
+from svc.gateway.limits.budget_comparison import ROUNDING_NANO_USD
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.limits.reservation import Reservation
 from svc.gateway.routing.backends import Backend, build_backends
@@ -28,7 +29,7 @@ from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Setting
 from svc.stores.counters.base import LimitUsage
 from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import KeyLimits
-from svc.stores.counters.redis import SPENT_TOLERANCE_NANO_USD, RedisCounters
+from svc.stores.counters.redis import RedisCounters
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
@@ -416,7 +417,7 @@ async def test_rate_limiter_budget_that_redis_has_lost_is_read_from_the_ledger_a
     server.tell("CLIENT KILL TYPE normal")
     deadline = time.monotonic() + 20
     spent = None
-    while spent != 900_000_000 - SPENT_TOLERANCE_NANO_USD:
+    while spent != 900_000_000 - ROUNDING_NANO_USD:
         assert time.monotonic() < deadline, spent
         await asyncio.sleep(0.1)
         (await harness.reserve(key, routing_info(1), chain)).commit(0, 0.0)

@@ -12,6 +12,7 @@ from typing import Final
 
 from svc.gateway.accounting.cost import to_nano_usd
 from svc.stores.counters.key_limits import KeyLimits
+from svc.stores.counters.local import LocalCounters
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.database.base import Database, StoreUnavailable
 from svc.stores.database.thread import DatabaseThread
@@ -26,13 +27,16 @@ COMPARISON_PAUSE_SECONDS: Final = 0.1
 COMPARISON_TIMEOUT_SECONDS: Final = 10.0
 """The timeout of a query. Its keys are compared later."""
 MAX_PENDING_COMPARISONS: Final = 50_000
+ROUNDING_NANO_USD: Final = 10_000
+"""By how much the sum in the database may exceed the exact one."""
 
 
 class BudgetComparison:
     """The budgets that are about to be compared. Belongs to one event loop."""
 
-    def __init__(self, counters: RedisCounters, database: DatabaseThread) -> None:
+    def __init__(self, counters: RedisCounters, local_counters: LocalCounters, database: DatabaseThread) -> None:
         self._counters = counters
+        self._local_counters = local_counters
         self._database = database
         self._pending: dict[str, KeyLimits] = {}
         self._task: asyncio.Task[None] | None = None
@@ -76,4 +80,6 @@ class BudgetComparison:
 
         spent_usd = await asyncio.wait_for(self._database.run_query(query_spent), COMPARISON_TIMEOUT_SECONDS)
         for limits in batch:
-            self._counters.raise_spent(limits, to_nano_usd(spent_usd[limits.key_id]))
+            stored = to_nano_usd(spent_usd[limits.key_id]) - ROUNDING_NANO_USD
+            # The database lacks the last entries, but this machine has its own.
+            self._counters.raise_spent(limits, max(stored, self._local_counters.get_spent_nano_usd(limits)))

@@ -147,7 +147,9 @@ class RateLimiter:
         self._prices = prices
         self._database = database
         self._redis_counters = redis_counters
-        self._budget_comparison = BudgetComparison(redis_counters, database) if redis_counters is not None else None
+        self._budget_comparison = (
+            BudgetComparison(redis_counters, counters, database) if redis_counters is not None else None
+        )
         self._database_retry_at = 0.0
         """The time of the next database query after a failure (`time.monotonic`)."""
         self._tasks: set[asyncio.Task[None]] = set()

@@ -57,8 +57,6 @@ MAX_TOKEN_CORRECTIONS: Final = 10_000
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
 REPLY_LENGTHS: Final = (1, 8, 12)
-SPENT_TOLERANCE_NANO_USD: Final = 10_000
-"""A difference to the database that rounding may explain."""
 SEED_BITS: Final = 48
 """Size of the id of a sum that is loaded: Lua's numbers have 53 bits."""
 ASK_FOR_SPENT: Final = ""
@@ -153,11 +151,9 @@ class RedisCounters:
         return True
 
     def raise_spent(self, limits: KeyLimits, spent_nano_usd: int) -> None:
-        """Replace the sum of a budget by that of the database if it is smaller by more than rounding explains."""
-        arguments = (
-            *("raise_spent", PERIOD_CODES[limits.period], limits.period_start),
-            *(spent_nano_usd - SPENT_TOLERANCE_NANO_USD, random.getrandbits(SEED_BITS)),
-        )
+        """Replace the sum of a budget if it is smaller."""
+        period_code, seed = PERIOD_CODES[limits.period], random.getrandbits(SEED_BITS)
+        arguments = ("raise_spent", period_code, limits.period_start, spent_nano_usd, seed)
         self._calls.add(CounterCall(_redis_key(limits.key_id), arguments))
 
     def parse_reply(
