@@ -79,6 +79,8 @@ class BudgetComparison:
             return spent
 
         spent_usd = await asyncio.wait_for(self._database.run_query(query_spent), COMPARISON_TIMEOUT_SECONDS)
+        if not self._counters.is_responding:
+            raise StoreUnavailable("Redis does not reply in time.")  # it could execute this after later reports
         for limits in batch:
             stored = to_nano_usd(spent_usd[limits.key_id]) - ROUNDING_NANO_USD
             # The database lacks the last entries, but this machine has its own.

@@ -33,6 +33,7 @@
 --       -> {requests, tokens, running, nano-USD spent or -1 if the sum is not loaded, nano-USD reserved}
 --     record_spend PROCESS NUMBER NANO-USD SEED      does nothing if another sum was loaded since
 --     raise_spent KIND START NANO-USD SEED           replaces a smaller sum: Redis continued with older data
+--       -> {1, seed}
 --     keep_alive PROCESS                             its requests are still in flight
 --     leave PROCESS                                  releases its requests in flight. Commands that it sent before, over
 --                                                    a lost connection, can follow
@@ -360,7 +361,7 @@ local function raise_spent(kind, start, nano_usd, seed)
     set('spent', nano_usd)
     set('seed', seed) -- reports from before are a part of the new sum
   end
-  return {1}
+  return {1, at.seed}
 end
 
 local function keep_alive(process)

@@ -119,6 +119,11 @@ class RedisCounters:
     def is_down(self) -> bool:
         return self._redis.is_down
 
+    @property
+    def is_responding(self) -> bool:
+        """Whether Redis replies in time."""
+        return not self._redis.is_down and not self._redis.is_slow
+
     def reserve(
         self,
         limits: KeyLimits,
@@ -154,7 +159,7 @@ class RedisCounters:
         """Replace the sum of a budget if it is smaller."""
         period_code, seed = PERIOD_CODES[limits.period], random.getrandbits(SEED_BITS)
         arguments = ("raise_spent", period_code, limits.period_start, spent_nano_usd, seed)
-        self._calls.add(CounterCall(_redis_key(limits.key_id), arguments))
+        self._calls.add(_Raise(self, limits.key_id, arguments))
 
     def parse_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
@@ -166,7 +171,7 @@ class RedisCounters:
             _, requests_left, tokens_left, reset_milliseconds, second, seed, running, created = reply
             key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
             if has_budget:
-                self._remember_seed(key_id, seed)
+                self.remember_seed(key_id, seed)
             now = self._clock()
             if process_id == self._process_id:
                 self._used_at[key_id] = now
@@ -265,7 +270,8 @@ class RedisCounters:
         requests, tokens, running, spent, reserved = reply
         return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)
 
-    def _remember_seed(self, key_id: str, seed: int) -> None:
+    def remember_seed(self, key_id: str, seed: int) -> None:
+        """Remember the id of the sum that Redis has."""
         if len(self._seeds) >= MAX_SPENT_SEEDS and key_id not in self._seeds:
             del self._seeds[next(iter(self._seeds))]
         self._seeds[key_id] = seed
@@ -454,6 +460,21 @@ class _SpendingReport(CounterCall):
         if isinstance(reply, StoreUnavailable):
             is_uncertain = self._is_repeat or isinstance(reply, OutcomeUnknown)
             self._counters.defer_spend(self._spending, is_uncertain=is_uncertain)
+
+
+class _Raise(CounterCall):
+    """A larger sum of a budget. Later reports have its seed."""
+
+    __slots__ = ("_counters", "_key_id")
+
+    def __init__(self, counters: RedisCounters, key_id: str, arguments: tuple[str | int, ...]) -> None:
+        super().__init__(_redis_key(key_id), arguments)
+        self._counters = counters
+        self._key_id = key_id
+
+    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+        if isinstance(reply, list) and len(reply) == 2 and isinstance(reply[1], int):
+            self._counters.remember_seed(self._key_id, reply[1])
 
 
 class _TokenCorrection:
