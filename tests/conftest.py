@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Without garbage collections, collecting 10,000 tests takes three quarters of the CPU time.
     """
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # it collects
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):  # this process collects
         gc.disable()
     for name in ("FORCE_COLOR", "NO_COLOR"):
         os.environ.pop(name, None)

@@ -29,14 +29,6 @@ def server() -> Iterator[RedisServer]:
         yield one
 
 
-@pytest_asyncio.fixture
-async def redis(server: RedisServer) -> AsyncIterator[RedisClient]:
-    client = open_redis(server.url)
-    await client.start()
-    yield client
-    await client.close()
-
-
 class Clock:
     skipped = 0
 

@@ -100,7 +100,7 @@ class Attempt(ResponseReceiver):
     first_chunk: bytes = b""
     """The first chunk of a stream. If it is interrupted, tokens are estimated from the text density of its chunks."""
     _recent_chunks: deque[bytes] | None = None
-    """The beginnings of the last chunks, one of which has text: the last events before an error often have none."""
+    """The beginnings of the last chunks. The sample is the last one with text: events before an error have none."""
     _response_usage: TokenUsage | None = None
     """The usage that the provider has reported in a response that is no stream."""
     _splice: Splice | None = None

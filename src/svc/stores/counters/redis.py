@@ -159,7 +159,7 @@ class RedisCounters:
         """Replace the sum of a budget if it is smaller."""
         period_code, seed = PERIOD_CODES[limits.period], random.getrandbits(SEED_BITS)
         arguments = ("raise_spent", period_code, limits.period_start, spent_nano_usd, seed)
-        self._calls.add(_Raise(self, limits.key_id, arguments))
+        self._calls.add(_RaiseSpent(self, limits.key_id, arguments))
 
     def parse_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
@@ -462,8 +462,8 @@ class _SpendingReport(CounterCall):
             self._counters.defer_spend(self._spending, is_uncertain=is_uncertain)
 
 
-class _Raise(CounterCall):
-    """A larger sum of a budget. Later reports have its seed."""
+class _RaiseSpent(CounterCall):
+    """Replaces the sum of a budget by a larger one. Later reports have the seed of that sum."""
 
     __slots__ = ("_counters", "_key_id")
 
