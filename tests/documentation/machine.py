@@ -126,10 +126,11 @@ class Machine:
         return status, _text(log)
 
     def serve(self, block: str, folder: Path) -> str:
-        """Run a block that starts servers, and return once the gateway or the registry answers."""
+        """Run a block that starts a server, and return once it answers. Of `svc up`, that is the gateway."""
         process, log = self._launch(self.with_own_ports(block), folder)
         deadline = time.monotonic() + START_SECONDS
-        while not any(_answers(port) for port in (self.gateway_port, self.registry_port)):
+        port = self.registry_port if "registry serve" in block else self.gateway_port
+        while not _answers(port):
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
                 raise AssertionError(f"no server answers:\n{_text(log)}")
             time.sleep(0.05)

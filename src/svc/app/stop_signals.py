@@ -41,7 +41,9 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # A second SIGTERM must not end a process that has served to its end, and is closing its log.
+            is_ending = number == signal.SIGTERM and self.is_stop_requested
+            signal.signal(number, signal.SIG_IGN if is_ending else handler)
 
     async def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Await `main`. Returns early if a signal arrives before `main` has called `set_callback`."""

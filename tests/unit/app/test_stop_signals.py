@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from uvicorn.loops.auto import auto_loop_factory
 
 from svc.app.stop_signals import StopSignals
+
+
+@pytest.fixture(autouse=True)
+def original_handler() -> Iterator[None]:
+    """Handle SIGTERM as before after the test: a process that has stopped ignores it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def kill_self(number: int = signal.SIGTERM) -> None:
@@ -118,6 +126,14 @@ def test_stop_signals_exit_restores_handlers() -> None:
     with StopSignals():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_stop_signals_exit_after_stop_ignores_another_sigterm() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with StopSignals():
+        kill_self()
+    kill_self()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_stop_signals_cancellation_without_signal_is_raised() -> None:
