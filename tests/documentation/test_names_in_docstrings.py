@@ -35,12 +35,17 @@ def unknown(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     return list(DocstringNames(tmp_path).find_unknown())
 
 
-def test_docstrings_of_the_source_name_only_what_exists() -> None:
-    assert DocstringNames(SOURCE).find_unknown() == []
+@pytest.fixture(scope="module")
+def names_of_source() -> DocstringNames:
+    return DocstringNames(SOURCE)
 
 
-def test_external_names_are_all_mentioned() -> None:
-    mentioned = {name for names in DocstringNames(SOURCE).mentioned.values() for _, name in names}
+def test_docstrings_of_the_source_name_only_what_exists(names_of_source: DocstringNames) -> None:
+    assert names_of_source.find_unknown() == []
+
+
+def test_external_names_are_all_mentioned(names_of_source: DocstringNames) -> None:
+    mentioned = {name for names in names_of_source.mentioned.values() for _, name in names}
     assert mentioned >= set(EXTERNAL)
 
 

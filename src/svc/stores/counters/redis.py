@@ -7,9 +7,7 @@ Each process counts its requests in flight under a process id, and repeats in ea
 for 15 s, its requests in flight no longer count. After each loss of the connection the process takes a new id, since
 the outcome of pending commands is unknown. The old id leaves its keys after the reconnect: Redis may have executed
 reservations that nobody will release, and may still execute others that wait in the lost connection. A new primary can
-lack releases that the old one had executed. Then the process reports the tokens and the money of the requests that
-ended in between. The money counts unless the sum in the database includes it. Each report of money has a number, so
-that Redis adds it once even if it executed the first attempt.
+lack releases that the old one had executed. `svc.stores.counters.redis_reports` keeps what has to be reported then.
 
 A new primary can also lack money that was spent. After each connect, `svc.gateway.limits.budget_comparison` compares
 each budget that is used with the database, and the larger sum counts.
@@ -31,14 +29,13 @@ import msgspec
 from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.counter_calls import CounterCall, CounterCallBatcher
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, PERIOD_CODES, KeyLimits
-from svc.stores.counters.redis_types import CachedRejection, RedisReservation, Spending, SpentRequired
+from svc.stores.counters.redis_reports import MAX_SPENT_SEEDS, PROCESS_TTL_SECONDS, CounterReports
+from svc.stores.counters.redis_types import CachedRejection, RedisReservation, SpentRequired, redis_key
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
 
 HEARTBEAT_SECONDS: Final = 5.0
 """The interval at which keys with requests in flight are kept alive: a third of their time in `counters.lua`."""
-PROCESS_TTL_SECONDS: Final = 15.0
-"""The time after which the requests of an inactive process no longer count, as in `counters.lua`."""
 HEARTBEAT_BATCH_KEYS: Final = 100
 HEARTBEAT_BATCH_SECONDS: Final = 0.02
 """Keys that are kept alive at once, and the seconds between two batches."""
@@ -48,12 +45,6 @@ BUSY_KEY_FRACTION: Final = 0.25
 The end of a request of another key goes to Redis with other calls, which takes less CPU time. Every process knows the
 requests in flight only from its own reservations, so that the fraction is far below 1.
 """
-MAX_SPENT_SEEDS: Final = 50_000
-"""Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
-MAX_UNLEFT_KEYS: Final = 10_000
-"""Maximum number of keys that an earlier process id leaves. In others, it counts until its time has expired."""
-MAX_TOKEN_CORRECTIONS: Final = 10_000
-"""Maximum number of seconds of keys whose tokens are corrected at the next connect. Others keep their estimate."""
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
 REPLY_LENGTHS: Final = (1, 8, 12)
@@ -64,8 +55,6 @@ SPENT_UNAVAILABLE: Final = -1
 """Values in place of the spent sum: request it from the caller, or count without it because it is unavailable."""
 
 
-TokenPlace = tuple[str, int, int]
-"""The key, the second of a reservation, and the microsecond in which the key's hash was created."""
 OnDecision = Callable[[RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable], None]
 
 
@@ -77,23 +66,13 @@ class RedisCounters:
         self._clock = clock
         source = resources.files("svc.stores.counters").joinpath("counters.lua")
         self._calls = CounterCallBatcher(redis, LuaScript(source.read_text(encoding="utf-8")))
+        self._reports = CounterReports(self._calls, clock)
         self._process_id = ""
         self._connected_at = 0.0
-        self._seeds: dict[str, int] = {}
-        self._unreported_nano_usd: dict[str, int] = {}
-        """Spending that Redis has not executed, by key."""
-        self._uncertain_spending: list[Spending] = []
-        self._spending_number = 0
-        self._token_corrections: dict[TokenPlace, _TokenCorrection] = {}
-        """What Redis has not added. The oldest is the first."""
         self._open_counts: dict[str, int] = {}
         """The reservations under the current process id, by key."""
         self._used_at: dict[str, float] = {}
         """When this process last reserved under the current process id, by key, for PROCESS_TTL_SECONDS."""
-        self._unleft: set[tuple[str, str]] = set()
-        """Keys and earlier process ids that may count in them."""
-        self._left_at: dict[tuple[str, str], float] = {}
-        """When an earlier process id left a key, for PROCESS_TTL_SECONDS. Another primary may not know it."""
         self._compared_sums: set[str] = set()
         """Keys whose sum was compared with the database since the last connect, or is about to be."""
         self._busy_key_ids: set[str] = set()
@@ -112,7 +91,7 @@ class RedisCounters:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        leaving = [self._calls.execute(_redis_key(key_id), "leave", self._process_id) for key_id in self._open_counts]
+        leaving = [self._calls.execute(redis_key(key_id), "leave", self._process_id) for key_id in self._open_counts]
         await asyncio.gather(*leaving, return_exceptions=True)
 
     @property
@@ -157,9 +136,7 @@ class RedisCounters:
 
     def raise_spent(self, limits: KeyLimits, spent_nano_usd: int) -> None:
         """Replace the sum of a budget if it is smaller."""
-        period_code, seed = PERIOD_CODES[limits.period], random.getrandbits(SEED_BITS)
-        arguments = ("raise_spent", period_code, limits.period_start, spent_nano_usd, seed)
-        self._calls.add(_RaiseSpent(self, limits.key_id, arguments))
+        self._reports.raise_spent(limits, spent_nano_usd, random.getrandbits(SEED_BITS))
 
     def parse_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
@@ -171,7 +148,7 @@ class RedisCounters:
             _, requests_left, tokens_left, reset_milliseconds, second, seed, running, created = reply
             key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
             if has_budget:
-                self.remember_seed(key_id, seed)
+                self._reports.remember_seed(key_id, seed)
             now = self._clock()
             if process_id == self._process_id:
                 self._used_at[key_id] = now
@@ -238,116 +215,45 @@ class RedisCounters:
                 self._open_counts[key_id] = open_count
             else:
                 self._busy_key_ids.discard(key_id)
-        number = self._next_spending_number() if reservation.has_budget and nano_usd else 0
-        reserved_tokens, reserved_nano_usd = reservation.tokens, reservation.nano_usd
-        arguments: tuple[str | int, ...] = (
-            *("commit", process, reservation.second, reservation.created),
-            *(reserved_tokens, reserved_nano_usd, tokens, nano_usd, number),
-        )
-        self._calls.add(_Commit(self, arguments, reservation, tokens, nano_usd, number))
+        self._reports.commit(reservation, tokens, nano_usd)
         if is_busy:  # the client's next request may reach Redis from another machine or worker
             self._calls.flush()
 
     def record_spend(self, key_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""
-        if nano_usd:
-            self._report_spend(Spending(key_id, self._process_id, self._next_spending_number(), nano_usd))
-
-    def _report_spend(self, spending: Spending, *, is_repeat: bool = False) -> None:
-        seed = self._seeds.get(spending.key_id)
-        if seed is None:
-            return
-        number = -spending.number if is_repeat else spending.number
-        arguments = ("record_spend", spending.process, number, spending.nano_usd, seed)
-        self._calls.add(_SpendingReport(self, spending, arguments, is_repeat=is_repeat))
+        self._reports.record_spend(key_id, self._process_id, nano_usd)
 
     async def get_usage(self, limits: KeyLimits) -> LimitUsage:
         """Return the current usage over all machines. Raises StoreUnavailable."""
-        period_code, key = PERIOD_CODES[limits.period], _redis_key(limits.key_id)
+        period_code, key = PERIOD_CODES[limits.period], redis_key(limits.key_id)
         reply = await self._calls.execute(key, "get_usage", period_code, limits.period_start)
         if not isinstance(reply, list) or len(reply) != 5:
             raise StoreUnavailable("Redis sent an unexpected reply.")
         requests, tokens, running, spent, reserved = reply
         return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)
 
-    def remember_seed(self, key_id: str, seed: int) -> None:
-        """Remember the id of the sum that Redis has."""
-        if len(self._seeds) >= MAX_SPENT_SEEDS and key_id not in self._seeds:
-            del self._seeds[next(iter(self._seeds))]
-        self._seeds[key_id] = seed
-
-    def _next_spending_number(self) -> int:
-        self._spending_number += 1
-        return self._spending_number
-
-    def defer_spend(self, spending: Spending, *, is_uncertain: bool) -> None:
-        """Report spending after the next connect: under the same number, if Redis may have added it already."""
-        if spending.key_id not in self._seeds:
-            return
-        if is_uncertain:
-            self._uncertain_spending.append(spending)
-        else:
-            deferred = self._unreported_nano_usd
-            deferred[spending.key_id] = deferred.get(spending.key_id, 0) + spending.nano_usd
-
-    def defer_tokens(self, reservation: RedisReservation, tokens: int) -> None:
-        """Replace the reserved tokens by the used ones after the next connect."""
-        if tokens != reservation.tokens:
-            place = reservation.key_id, reservation.second, reservation.created
-            self.defer_token_correction(place, tokens - reservation.tokens)
-
-    def defer_token_correction(self, place: TokenPlace, tokens: int) -> None:
-        """Add tokens to those of a second of a key after the next connect."""
-        now, corrections = self._clock(), self._token_corrections
-        expired_before = now - COUNTER_WINDOW_SECONDS
-        while corrections and next(iter(corrections.values())).deferred_at < expired_before:
-            del corrections[next(iter(corrections))]
-        correction = corrections.get(place)
-        if correction is not None:
-            correction.tokens += tokens
-        elif len(corrections) < MAX_TOKEN_CORRECTIONS:
-            corrections[place] = _TokenCorrection(tokens, now)
-
-    def add_unleft(self, key_id: str, process_id: str) -> None:
-        """Remember a key that an earlier process id has to leave after the next connect."""
-        if len(self._unleft) < MAX_UNLEFT_KEYS:
-            self._unleft.add((key_id, process_id))
+    def add_unknown_reservation(self, key_id: str, process_id: str) -> None:
+        """Release a reservation after the next connect: Redis may have executed it."""
+        self._reports.defer_leaving(key_id, process_id)
 
     def _on_connect(self) -> None:
         """Take a new process id, leave keys under the old ones, and report the deferred tokens and spending."""
-        now = self._connected_at = self._clock()
-        self._forget_expired(now)
-        for key_id in (*self._open_counts, *self._used_at):
-            self.add_unleft(key_id, self._process_id)
-        for key_id, process_id in self._left_at:
-            self.add_unleft(key_id, process_id)
-        self._process_id = secrets.token_hex(8)
+        self._connected_at = self._clock()
+        self._forget_expired(self._connected_at)
+        previous_process_id, self._process_id = self._process_id, secrets.token_hex(8)
+        used_key_ids = (*self._open_counts, *self._used_at)
         self._used_at.clear()
         self._compared_sums.clear()
         self._rejections.clear()
         self._open_counts.clear()
         self._busy_key_ids.clear()
-        # The money is first: a connection accepts only so many commands, and the rest follow after another connect.
-        uncertain, self._uncertain_spending = self._uncertain_spending, []
-        for spending in uncertain:
-            self._report_spend(spending, is_repeat=True)
-        unreported, self._unreported_nano_usd = self._unreported_nano_usd, {}
-        for key_id, nano_usd in unreported.items():
-            self.record_spend(key_id, nano_usd)
-        unleft, self._unleft = self._unleft, set()
-        for key_id, process_id in unleft:
-            self._left_at.setdefault((key_id, process_id), now)
-            self._calls.add(_Leaving(self, key_id, process_id))
-        corrections, self._token_corrections = self._token_corrections, {}
-        for place, correction in corrections.items():
-            if self._connected_at - correction.deferred_at < COUNTER_WINDOW_SECONDS:
-                self._calls.add(_TokenReport(self, place, correction.tokens))
+        self._reports.send_deferred(self._process_id, used_key_ids, previous_process_id)
 
     def _forget_expired(self, now: float) -> None:
         """Forget what Redis has forgotten as well, since the process ids have expired there."""
         oldest = now - PROCESS_TTL_SECONDS
         self._used_at = {key_id: at for key_id, at in self._used_at.items() if at >= oldest}
-        self._left_at = {place: at for place, at in self._left_at.items() if at >= oldest}
+        self._reports.forget_expired(now)
 
     async def _run_heartbeat(self) -> None:
         while True:
@@ -356,7 +262,7 @@ class RedisCounters:
             key_ids, arguments = list(self._open_counts), ("keep_alive", self._process_id)
             for start in range(0, len(key_ids), HEARTBEAT_BATCH_KEYS):
                 for key_id in key_ids[start : start + HEARTBEAT_BATCH_KEYS]:
-                    self._calls.add(CounterCall(_redis_key(key_id), arguments))
+                    self._calls.add(CounterCall(redis_key(key_id), arguments))
                 await asyncio.sleep(HEARTBEAT_BATCH_SECONDS)
 
 
@@ -377,7 +283,7 @@ class _PendingReservation(CounterCall):
         on_slow: OnSlow | None,
     ) -> None:
         super().__init__(
-            _redis_key(limits.key_id),
+            redis_key(limits.key_id),
             (
                 *("reserve", process_id),
                 *(limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
@@ -396,7 +302,7 @@ class _PendingReservation(CounterCall):
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable):
             if isinstance(reply, OutcomeUnknown):
-                self._counters.add_unleft(self._limits.key_id, self._process_id)
+                self._counters.add_unknown_reservation(self._limits.key_id, self._process_id)
             self._on_decision(reply)
         else:
             self._on_decision(
@@ -406,119 +312,3 @@ class _PendingReservation(CounterCall):
     def on_slow(self) -> None:
         if self._on_slow is not None:
             self._on_slow()
-
-
-class _Commit(CounterCall):
-    """The end of a reservation. If it fails, its parts follow after the next connect."""
-
-    __slots__ = ("_counters", "_nano_usd", "_number", "_reservation", "_tokens")
-
-    def __init__(
-        self,
-        counters: RedisCounters,
-        arguments: tuple[str | int, ...],
-        reservation: RedisReservation,
-        tokens: int,
-        nano_usd: int,
-        number: int,
-    ) -> None:
-        """`number` is that of the spending, or 0 if there is none."""
-        super().__init__(_redis_key(reservation.key_id), arguments)
-        self._counters = counters
-        self._reservation = reservation
-        self._tokens = tokens
-        self._nano_usd = nano_usd
-        self._number = number
-
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        if not isinstance(reply, StoreUnavailable):
-            return
-        counters, is_uncertain = self._counters, isinstance(reply, OutcomeUnknown)
-        key_id, process = self._reservation.key_id, self._reservation.process
-        counters.add_unleft(key_id, process)
-        if not is_uncertain:
-            counters.defer_tokens(self._reservation, self._tokens)
-        if self._number:
-            spending = Spending(key_id, process, self._number, self._nano_usd)
-            counters.defer_spend(spending, is_uncertain=is_uncertain)
-
-
-class _SpendingReport(CounterCall):
-    """A report of money that Redis has not confirmed. It is deferred if it fails."""
-
-    __slots__ = ("_counters", "_is_repeat", "_spending")
-
-    def __init__(
-        self, counters: RedisCounters, spending: Spending, arguments: tuple[str | int, ...], *, is_repeat: bool = False
-    ) -> None:
-        super().__init__(_redis_key(spending.key_id), arguments)
-        self._counters = counters
-        self._spending = spending
-        self._is_repeat = is_repeat
-
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        if isinstance(reply, StoreUnavailable):
-            is_uncertain = self._is_repeat or isinstance(reply, OutcomeUnknown)
-            self._counters.defer_spend(self._spending, is_uncertain=is_uncertain)
-
-
-class _RaiseSpent(CounterCall):
-    """Replaces the sum of a budget by a larger one. Later reports have the seed of that sum."""
-
-    __slots__ = ("_counters", "_key_id")
-
-    def __init__(self, counters: RedisCounters, key_id: str, arguments: tuple[str | int, ...]) -> None:
-        super().__init__(_redis_key(key_id), arguments)
-        self._counters = counters
-        self._key_id = key_id
-
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        if isinstance(reply, list) and len(reply) == 2 and isinstance(reply[1], int):
-            self._counters.remember_seed(self._key_id, reply[1])
-
-
-class _TokenCorrection:
-    """Used minus reserved tokens of reservations that ended at `deferred_at` (monotonic seconds) or later."""
-
-    __slots__ = ("deferred_at", "tokens")
-
-    def __init__(self, tokens: int, deferred_at: float) -> None:
-        self.tokens = tokens
-        self.deferred_at = deferred_at
-
-
-class _TokenReport(CounterCall):
-    """A correction of tokens. It is deferred if Redis has certainly not executed it."""
-
-    __slots__ = ("_counters", "_place", "_tokens")
-
-    def __init__(self, counters: RedisCounters, place: TokenPlace, tokens: int) -> None:
-        key_id, second, created = place
-        super().__init__(_redis_key(key_id), ("correct_tokens", second, created, tokens))
-        self._counters = counters
-        self._place = place
-        self._tokens = tokens
-
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        if isinstance(reply, StoreUnavailable) and not isinstance(reply, OutcomeUnknown):
-            self._counters.defer_token_correction(self._place, self._tokens)
-
-
-class _Leaving(CounterCall):
-    """An earlier process id leaves a key. It is repeated after the next connect if it fails."""
-
-    __slots__ = ("_counters", "_key_id", "_process_id")
-
-    def __init__(self, counters: RedisCounters, key_id: str, process_id: str) -> None:
-        super().__init__(_redis_key(key_id), ("leave", process_id))
-        self._counters = counters
-        self._key_id = key_id
-        self._process_id = process_id
-
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        if isinstance(reply, StoreUnavailable):
-            self._counters.add_unleft(self._key_id, self._process_id)
-
-
-def _redis_key(key_id: str) -> str:
-    return f"svc:key:{key_id}"

@@ -1,4 +1,4 @@
-"""The types of RedisCounters (`redis`). No implementation. On the hot path."""
+"""The types of RedisCounters (`redis`), and the names of its keys. No implementation. On the hot path."""
 
 from __future__ import annotations
 
@@ -62,3 +62,8 @@ class Spending:
 
 class SpentRequired:
     """The counters do not have the spent sum of the key. The caller must repeat the reservation with it."""
+
+
+def redis_key(key_id: str) -> str:
+    """Return the name of the hash with a key's counters."""
+    return f"svc:key:{key_id}"
