@@ -19,7 +19,7 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS
 from svc.errors import InvalidRequest, RateLimited, SvcError
 from svc.gateway.accounting.cost import PriceTable
-from svc.gateway.limits import rate_limiter
+from svc.gateway.limits import rate_limiter, spent_query
 from svc.gateway.limits.budget_comparison import ROUNDING_NANO_USD
 from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.gateway.limits.reservation import Reservation
@@ -495,11 +495,11 @@ async def test_rate_limiter_database_available_again_is_read_under_steady_traffi
     assert harness.limiter._counters.needs_spent(limits)
     folder.unlink()
     folder.mkdir()
-    deadline = time.monotonic() + 4 * rate_limiter.DATABASE_RETRY_SECONDS
+    deadline = time.monotonic() + 4 * spent_query.DATABASE_RETRY_SECONDS
     while harness.limiter._counters.needs_spent(limits):
         assert time.monotonic() < deadline
         (await harness.reserve(key, routing_info(400), chain)).commit(0, 0.0)
-        await asyncio.sleep(rate_limiter.DATABASE_RETRY_SECONDS / 5)
+        await asyncio.sleep(spent_query.DATABASE_RETRY_SECONDS / 5)
     await harness.limiter.close()
     await database_thread.close()
 

@@ -18,18 +18,17 @@ from typing import Final
 
 from svc.dialects.base import RequestBody
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.token_estimate import ASSUMED_OUTPUT_TOKENS, estimate_input_tokens
 from svc.errors import LimitsUnavailable, RateLimited, SvcError
-from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable, compute_token_cost, to_nano_usd
+from svc.gateway.accounting.cost import NANO_USD_PER_USD, PriceTable
 from svc.gateway.limits.budget_comparison import BudgetComparison
 from svc.gateway.limits.limit_errors import (
     build_limit_error,
-    check_fits_limits,
-    check_output_bounded,
     describe_reached_limit,
     format_rate_limit_headers,
 )
 from svc.gateway.limits.reservation import EphemeralReservation, MirroredReservation, Reservation
+from svc.gateway.limits.reserved_amounts import estimate_amounts
+from svc.gateway.limits.spent_query import SpentQuery
 from svc.gateway.routing.backends import Backend
 from svc.settings import LimitSettings
 from svc.stores.counters.base import LimitExceeded, LimitUsage
@@ -37,21 +36,14 @@ from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.local import LocalCounters, LocalReservation
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
-from svc.stores.database.base import Database, StoreUnavailable, budget_period_start
+from svc.stores.database.base import StoreUnavailable, budget_period_start
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey, EphemeralKey
-from svc.wire.usage import TokenUsage
 
 log = logging.getLogger("svc.limits")
 
-SPENT_QUERY_TIMEOUT_SECONDS: Final = 2.0
-"""The timeout of the database query for a key's spending, in seconds."""
-DATABASE_RETRY_SECONDS: Final = 1.0
-"""Seconds without queries after the database did not respond."""
 MAX_CACHED_KEY_LIMITS: Final = 10_000
 BUDGET_DAY_SECONDS: Final = 86_400
-FRESH_KEY_SECONDS: Final = 2.0
-"""Seconds in which the database has no entries of a new ephemeral key, so that it is not queried."""
 
 
 AdmissionCallback = Callable[[Reservation | SvcError], None]
@@ -110,23 +102,6 @@ def _own_limits(key: ApiKey) -> KeyLimits | None:
     )
 
 
-def _max_output_tokens(backends: tuple[Backend, ...]) -> int:
-    """Return the largest maximum of output tokens, or 0 if no backend has a known maximum."""
-    max_tokens = 0
-    for backend in backends:
-        max_tokens = max(max_tokens, backend.profile.max_output_tokens or 0)
-    return max_tokens
-
-
-def _estimate_reservation(prompt_amount: int, full_amount: int, limit: int) -> int:
-    """Return the amount to reserve for a prompt and a response of unknown length.
-
-    The response gets at most 10 % of the limit. A key with a small limit can then send sequential requests, and an
-    estimate alone never makes a request permanently impossible.
-    """
-    return max(prompt_amount, min(full_amount, prompt_amount + limit // 10, limit))
-
-
 class RateLimiter:
     """Admits or rejects requests by the limits of their keys. Belongs to one event loop."""
 
@@ -145,13 +120,11 @@ class RateLimiter:
         self._cached_limits: dict[str, _CachedKeyLimits] = {}
         self._counters = counters
         self._prices = prices
-        self._database = database
+        self._spent_query = SpentQuery(database)
         self._redis_counters = redis_counters
         self._budget_comparison = (
             BudgetComparison(redis_counters, counters, database) if redis_counters is not None else None
         )
-        self._database_retry_at = 0.0
-        """The time of the next database query after a failure (`time.monotonic`)."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, settings: LimitSettings) -> None:
@@ -188,12 +161,12 @@ class RateLimiter:
         Raises InvalidRequest for a request that can never meet the limits.
         """
         limits = self._limits_of(key)
-        tokens, cost_nano_usd = self._estimate_amounts(limits, routing_info, body, backends)
+        tokens, cost_nano_usd = estimate_amounts(limits, routing_info, body, backends, self._prices)
         own_limits = _own_limits(key)
         if own_limits is None:
             self._start_admission(limits, tokens, cost_nano_usd, callback)
         else:
-            own_cost_nano_usd = self._estimate_amounts(own_limits, routing_info, body, backends)[1]
+            own_cost_nano_usd = estimate_amounts(own_limits, routing_info, body, backends, self._prices)[1]
             self._admit_ephemeral(own_limits, own_cost_nano_usd, limits, tokens, cost_nano_usd, callback)
 
     def _admit_ephemeral(
@@ -232,34 +205,6 @@ class RateLimiter:
             callback(parent)
         else:
             callback(EphemeralReservation(self._counters, own, parent))
-
-    def _estimate_amounts(
-        self, limits: KeyLimits, routing_info: RoutingInfo, body: RequestBody, backends: tuple[Backend, ...]
-    ) -> tuple[int, int]:
-        """Return the tokens and nano-USD to reserve. Raises InvalidRequest if they can never meet the limits."""
-        budget: int = limits.budget_nano_usd
-        prompt = tokens = cost_nano_usd = 0
-        if limits.tokens or budget:
-            prompt = estimate_input_tokens(body, routing_info)
-            check_output_bounded(routing_info)
-            max_output_tokens = routing_info.choice_count * max(
-                routing_info.max_tokens or _max_output_tokens(backends), routing_info.min_reserved_tokens
-            )
-            if not routing_info.has_completion:
-                usage = TokenUsage(prompt)
-            else:
-                usage = TokenUsage(prompt, max_output_tokens or routing_info.choice_count * ASSUMED_OUTPUT_TOKENS)
-            tokens = prompt + usage.completion_tokens if limits.tokens else 0
-            cost_nano_usd = self._max_cost_nano_usd(backends, usage) if budget else 0
-            if not max_output_tokens and routing_info.has_completion:
-                tokens = _estimate_reservation(prompt, tokens, limits.tokens)
-                cost_nano_usd = (
-                    _estimate_reservation(self._max_cost_nano_usd(backends, TokenUsage(prompt)), cost_nano_usd, budget)
-                    if budget
-                    else 0
-                )
-        check_fits_limits(limits, routing_info, prompt, tokens, cost_nano_usd)
-        return tokens, cost_nano_usd
 
     def _start_admission(self, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback) -> None:
         if self._redis_counters is None:
@@ -346,15 +291,6 @@ class RateLimiter:
         )
         self._cached_limits[key.id] = _CachedKeyLimits(key, limits, budget_period_start("day") + BUDGET_DAY_SECONDS)
         return limits
-
-    def _max_cost_nano_usd(self, backends: tuple[Backend, ...], usage: TokenUsage) -> int:
-        """Return the cost at the most expensive backend. A backend without a known price counts as free."""
-        max_usd = 0.0
-        for backend in backends:
-            price = self._prices.get_for_backend(backend)
-            if price is not None:
-                max_usd = max(max_usd, compute_token_cost(price, usage))
-        return to_nano_usd(max_usd)
 
     def _reserve_locally(
         self, limits: KeyLimits, tokens: int, cost_nano_usd: int, *, awaits_redis: bool = False
@@ -474,33 +410,11 @@ class RateLimiter:
     async def _load_spent(self, pending: _PendingAdmission) -> None:
         """Load the spending of a key from the database, then reserve."""
         limits = pending.limits
-        spent = await self._query_spent(limits)
+        spent = await self._spent_query.run(limits)
         if spent != SPENT_UNAVAILABLE:
             self._counters.set_spent(limits, spent)
             spent = max(spent, self._counters.get_spent_nano_usd(limits))  # the database lacks the most recent entries
         self._reserve(pending, spent)
-
-    async def _query_spent(self, limits: KeyLimits) -> int:
-        """Return the spending in nano-USD by the database, or SPENT_UNAVAILABLE."""
-
-        def query_spent(database: Database) -> float | None:
-            if time.monotonic() < self._database_retry_at:  # it did not respond to the previous query
-                return None
-            if limits.parent_id:
-                since = float(limits.period_start)
-                return database.get_ephemeral_spent_usd(limits.parent_id, limits.key_id, since)
-            return database.get_spent_usd({limits.key_id: float(limits.period_start)})[limits.key_id]
-
-        if limits.parent_id and time.time() - limits.period_start < FRESH_KEY_SECONDS:
-            return 0
-        try:
-            spent_usd = await asyncio.wait_for(self._database.run_query(query_spent), SPENT_QUERY_TIMEOUT_SECONDS)
-            return SPENT_UNAVAILABLE if spent_usd is None else to_nano_usd(spent_usd)
-        except (StoreUnavailable, TimeoutError) as error:
-            if time.monotonic() >= self._database_retry_at:
-                log.warning("the budget of key %s is counted from 0: %s", limits.key_id, error or "no response in time")
-            self._database_retry_at = time.monotonic() + DATABASE_RETRY_SECONDS
-            return SPENT_UNAVAILABLE
 
     def start(self) -> None:
         """Start the Redis counters, if there are any."""
