@@ -233,7 +233,8 @@ export class ChatClient {
     };
     if (schema) body["response_format"] = { type: "json_schema", json_schema: { name: "response", schema, strict: true } };
     if (stream) Object.assign(body, { stream: true, stream_options: parameters["stream_options"] ?? { include_usage: true } });
-    return this.withModel(model, DEFAULT_MODEL, undefined, (name) =>
+    const requestOptions = { signal, timeoutMs };
+    return this.withModel(model, DEFAULT_MODEL, undefined, requestOptions, (name) =>
       this.session.open(
         {
           method: "POST",
@@ -242,7 +243,7 @@ export class ChatClient {
           body: encodeJson({ model: name, ...body }),
           isTextStream: stream === true,
         },
-        { signal, timeoutMs },
+        requestOptions,
       ),
     );
   }
@@ -252,6 +253,7 @@ export class ChatClient {
     model: string | undefined,
     fallback: string,
     kind: string | undefined,
+    options: RequestOptions,
     send: (model: string) => Promise<T>,
   ): Promise<T> {
     if (model !== undefined) return send(model);
@@ -259,7 +261,7 @@ export class ChatClient {
       return await send(this.offered.get(fallback) ?? fallback);
     } catch (error) {
       if (!(error instanceof ModelNotFound)) throw error;
-      const offered = (await this.models()).find((each) => each.kind === kind);
+      const offered = (await this.models(options)).find((each) => each.kind === kind);
       if (!offered) throw error;
       this.offered.set(fallback, offered.id);
       return send(offered.id);

@@ -69,8 +69,9 @@ export class Client extends ChatClient {
   responses(input: ResponseInput, options?: ResponsesOptions & { stream?: false | undefined }): Promise<ResponseResult>;
   responses(input: ResponseInput, options: ResponsesOptions = {}): Promise<ResponseResult> | ResponseStream {
     const { model, signal, timeoutMs, stream, ...parameters } = options;
-    const open = (requestSignal: AbortSignal | undefined): Promise<Reply> =>
-      this.withModel(model, DEFAULT_MODEL, undefined, (name) =>
+    const open = (requestSignal: AbortSignal | undefined): Promise<Reply> => {
+      const requestOptions = { signal: requestSignal, timeoutMs };
+      return this.withModel(model, DEFAULT_MODEL, undefined, requestOptions, (name) =>
         this.session.open(
           {
             method: "POST",
@@ -79,9 +80,10 @@ export class Client extends ChatClient {
             body: encodeJson({ model: name, input, ...parameters, ...(stream && { stream: true }) }),
             isTextStream: stream === true,
           },
-          { signal: requestSignal, timeoutMs },
+          requestOptions,
         ),
       );
+    };
     if (stream) return new ResponseStream(open, signal);
     return open(signal).then(async (reply) => toResponseResult(await reply.json("one of the Responses API"), reply.requestId));
   }
@@ -89,7 +91,7 @@ export class Client extends ChatClient {
   /** Return the vectors of texts. */
   async embed(input: EmbeddingInput, options: EmbedOptions = {}): Promise<EmbeddingResult> {
     const { model, dimensions, ...requestOptions } = options;
-    const reply = await this.withModel(model, DEFAULT_EMBEDDING_MODEL, "embedding", (name) =>
+    const reply = await this.withModel(model, DEFAULT_EMBEDDING_MODEL, "embedding", requestOptions, (name) =>
       this.session.open(
         {
           method: "POST",

@@ -195,7 +195,7 @@ export class HttpSession {
       if (outcome.error.status === 401 && !hasNewKey) {
         hasNewKey = true;
         attempt--; // a new key is not a retry
-        await this.key.reject(key);
+        await withAbort(this.key.reject(key), options.signal);
         continue;
       }
       if (outcome.delay === undefined || attempt >= this.options.retries) throw outcome.error;

@@ -58,7 +58,8 @@ async function withServer(respond, check, options = {}) {
     const parts = [];
     request.on("data", (part) => parts.push(part));
     request.on("end", () => {
-      requests.push({ path: request.url, headers: request.headers, body: Buffer.concat(parts) });
+      request.body = Buffer.concat(parts);
+      requests.push({ path: request.url, headers: request.headers, body: request.body });
       respond(response, requests.length, request);
     });
   });
@@ -142,6 +143,75 @@ test("without a model, the first one that is offered is used from then on", asyn
   await withServer(
     (response) => json(response, 404, { error: { message: "m", code: "model_not_found" } }),
     async (one) => assert.rejects(one.chat("Hi", { model: "named" }), ModelNotFound),
+  );
+});
+
+/** Answer a request for a model that is missing, and stop at the list of models. */
+const withoutModels = (response, _number, request) => {
+  if (!request.url.endsWith("/models")) json(response, 404, { error: { message: "m", code: "model_not_found" } });
+};
+
+for (const [what, call] of [
+  ["chat", (one, options) => one.chat("Hi", options)],
+  ["a streamed chat", (one, options) => one.chat("Hi", { ...options, stream: true }).result()],
+  ["responses", (one, options) => one.responses("Hi", options)],
+  ["a streamed response", (one, options) => one.responses("Hi", { ...options, stream: true }).result()],
+  ["embed", (one, options) => one.embed("Hi", options)],
+]) {
+  test(`${what} without a model obeys its signal and its timeout while the models are listed`, async () => {
+    await withServer(
+      withoutModels,
+      async (one, requests) => {
+        const controller = new AbortController();
+        const reason = new Error("leaving");
+        const aborted = call(one, { signal: controller.signal });
+        while (requests.length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
+        controller.abort(reason);
+        await assert.rejects(aborted, reason);
+        await assert.rejects(call(one, { timeoutMs: 100, signal: AbortSignal.timeout(5000) }), (error) => error instanceof GatewayFailed && error.message.includes("timed out"));
+      },
+      { timeoutMs: 10_000, retries: 0 },
+    );
+  });
+}
+
+test("close ends a stream without a model while the models are listed", async () => {
+  await withServer(
+    withoutModels,
+    async (one, requests) => {
+      const stream = one.chat("Hi", { stream: true });
+      const result = stream.result();
+      while (requests.length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
+      stream.close();
+      await assert.rejects(result, { name: "AbortError" });
+    },
+    { timeoutMs: 5000, retries: 0 },
+  );
+});
+
+test("an abort of one call without a model leaves the others", async () => {
+  const pending = [];
+  await withServer(
+    (response, _number, request) => {
+      if (request.url.endsWith("/models")) pending.push(() => json(response, 200, { data: [{ id: "mine" }] }));
+      else if (JSON.parse(request.body).model === "mine") json(response, 200, WHOLE);
+      else json(response, 404, { error: { message: "m", code: "model_not_found" } });
+    },
+    async (one) => {
+      const controller = new AbortController();
+      const [aborted, other] = [one.chat("Hi", { signal: controller.signal }), one.chat("Hi")];
+      const rejected = assert.rejects(aborted, { name: "AbortError" });
+      while (!pending.length) await new Promise((resolve) => setTimeout(resolve, 5));
+      controller.abort();
+      await rejected;
+      while (pending.length < 2) await new Promise((resolve) => setTimeout(resolve, 5));
+      for (const respond of pending) respond();
+      assert.equal((await other).text, "ok");
+    },
+    { timeoutMs: 5000, retries: 0 },
+  );
+});
+
   );
 });
 
