@@ -5,7 +5,7 @@ import { findLocalGateway, environmentVariables } from "./environment.js";
 import { PRODUCTION_GATEWAY, resolveGatewayUrl } from "./address.js";
 import { checkOptions, currentConfig, normalizeApiKey, type ApiKey } from "./config.js";
 import { errorFromCode, InvalidRequest, ModelNotFound, ProviderFailed, UsageError } from "./errors.js";
-import { checkTimeout, HttpSession, KeySource, notA, type Reply, type RequestOptions } from "./http.js";
+import { checkTimeout, createKeySource, HttpSession, notA, type Reply, type RequestOptions } from "./http.js";
 import { parseWithSchema, type FromSchema, type JsonSchema } from "./schema.js";
 import { EventSplitter } from "./sse.js";
 import { EventStream, incompleteStream } from "./stream.js";
@@ -164,7 +164,8 @@ export class ChatClient {
   /** The URL of the gateway, with `/v1`. */
   readonly gatewayUrl: string;
   protected readonly session: HttpSession;
-  protected readonly options: ClientOptions;
+  /** A function, so that `console.log` does not print the key. */
+  protected readonly getOptions: () => ClientOptions;
   /** What the gateway offers in place of a default model that it does not have. */
   private readonly offered = new Map<string, string>();
 
@@ -176,14 +177,14 @@ export class ChatClient {
     const config = currentConfig();
     const environment = environmentVariables();
     const local = findLocalGateway(environment);
-    this.options = options;
+    this.getOptions = () => options;
     this.gatewayUrl = resolveGatewayUrl(options.gatewayUrl, config.gatewayUrl, environment, undefined, local?.url ?? PRODUCTION_GATEWAY);
     const key =
       normalizeApiKey(options.apiKey) ??
       config.apiKey ??
       normalizeApiKey(environment["SVC_API_KEY"]) ??
       (local && this.gatewayUrl === local.url ? local.apiKey : undefined);
-    this.session = new HttpSession(this.gatewayUrl, new KeySource(key), { retries, timeoutMs, fetch: options.fetch });
+    this.session = new HttpSession(this.gatewayUrl, createKeySource(key), { retries, timeoutMs, fetch: options.fetch });
   }
 
   /** Return a complete response, or with `stream: true` an iterator of its parts. */

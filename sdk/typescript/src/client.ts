@@ -2,7 +2,7 @@
 
 import { ChatClient, DEFAULT_MODEL, DEFAULT_RETRIES, DEFAULT_TIMEOUT_MS, encodeJson, JSON_HEADERS, numberOf, STREAM_HEADERS, textOf, toBase64 } from "./chat-client.js";
 import { GatewayFailed, InvalidRequest, ModelNotFound, UsageError } from "./errors.js";
-import { HttpSession, KeySource, notA, type Reply, type RequestOptions } from "./http.js";
+import { createKeySource, HttpSession, notA, type Reply, type RequestOptions } from "./http.js";
 import { normalizeUrl } from "./address.js";
 import { resolveBundle, type Bundle, type BundleOptions } from "./bundles.js";
 import { currentConfig, normalizeApiKey } from "./config.js";
@@ -155,29 +155,30 @@ export class Client extends ChatClient {
 
   /** Open a session of live speech, and wait until it is ready. */
   live(options: LiveOptions = {}): Promise<LiveSession> {
-    return LiveSession.open(this.session, this.options.WebSocket, options);
+    return LiveSession.open(this.session, this.getOptions().WebSocket, options);
   }
 
   /** Return the bundle of a reference, such as `my-model@1`. Downloads and verifies it if it is not stored yet. */
   async bundle(reference: string, options: BundleOptions = {}): Promise<Bundle> {
     const environment = environmentVariables();
-    const url = options.registryUrl ?? this.options.registryUrl ?? currentConfig().registryUrl ?? (environment["SVC_REGISTRY_URL"] || undefined);
+    const clientOptions = this.getOptions();
+    const url = options.registryUrl ?? clientOptions.registryUrl ?? currentConfig().registryUrl ?? (environment["SVC_REGISTRY_URL"] || undefined);
     const key =
       normalizeApiKey(environment["SVC_REGISTRY_KEY"]) ??
-      normalizeApiKey(this.options.apiKey) ??
+      normalizeApiKey(clientOptions.apiKey) ??
       currentConfig().apiKey ??
       normalizeApiKey(environment["SVC_API_KEY"]);
     const registry =
       url === undefined
         ? undefined
-        : new HttpSession(normalizeUrl(url, "registryUrl"), new KeySource(key), {
-            retries: this.options.retries ?? DEFAULT_RETRIES,
-            timeoutMs: this.options.timeoutMs ?? DEFAULT_TIMEOUT_MS,
-            fetch: this.options.fetch,
+        : new HttpSession(normalizeUrl(url, "registryUrl"), createKeySource(key), {
+            retries: clientOptions.retries ?? DEFAULT_RETRIES,
+            timeoutMs: clientOptions.timeoutMs ?? DEFAULT_TIMEOUT_MS,
+            fetch: clientOptions.fetch,
             serverKind: "registry",
           });
     const given = Object.entries(options).filter(([, value]) => value !== undefined);
-    const all: BundleOptions = { ...this.options.bundles, ...Object.fromEntries(given) };
+    const all: BundleOptions = { ...clientOptions.bundles, ...Object.fromEntries(given) };
     return resolveBundle(reference, registry, all.storage ?? defaultStorage(), all);
   }
 
@@ -186,7 +187,7 @@ export class Client extends ChatClient {
     return new Pipeline(definition, {
       chat: (text, stageOptions, model, signal) => {
         const { system_prompt: system, timeout_s: timeout, gateway_url: gatewayUrl, ...parameters } = stageOptions;
-        const client = gatewayUrl === undefined ? this : new ChatClient({ ...this.options, gatewayUrl });
+        const client = gatewayUrl === undefined ? this : new ChatClient({ ...this.getOptions(), gatewayUrl });
         const messages = [...(system ? [{ role: "system" as const, content: system }] : []), { role: "user" as const, content: text }];
         return client.chat(messages, { model, signal, timeoutMs: timeout && timeout * 1000, ...parameters });
       },

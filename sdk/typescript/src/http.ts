@@ -9,37 +9,34 @@ import { Utf8Decoder } from "./text.js";
 import { hasStreamingFetch, isReactNative, sendWithXhr } from "./xhr.js";
 
 /** A key that is fetched when it is needed, and again when the server has rejected it. */
-export class KeySource {
-  private pending: Promise<string | undefined> | undefined;
-
-  constructor(private readonly source: ApiKey | undefined) {}
-
-  get canRefresh(): boolean {
-    return typeof this.source === "function";
-  }
-
-  get(): Promise<string | undefined> {
-    if (this.pending === undefined) {
-      const pending = this.load();
-      this.pending = pending;
-      pending.catch(() => {
-        if (this.pending === pending) this.pending = undefined;
-      });
-    }
-    return this.pending;
-  }
-
+export interface KeySource {
+  readonly canRefresh: boolean;
+  get: () => Promise<string | undefined>;
   /** Forget a key that was rejected, unless another request has replaced it already. */
-  async reject(key: string | undefined): Promise<void> {
-    const pending = this.pending;
-    if (pending !== undefined && (await pending.catch(() => undefined)) === key && this.pending === pending) {
-      this.pending = undefined;
-    }
-  }
+  reject: (key: string | undefined) => Promise<void>;
+}
 
-  private async load(): Promise<string | undefined> {
-    return normalizeApiKey(typeof this.source === "function" ? await this.source() : this.source);
-  }
+/** Return the source of a key. Only functions know the key, so that `console.log(client)` does not print it. */
+export function createKeySource(source: ApiKey | undefined): KeySource {
+  let current: Promise<string | undefined> | undefined;
+  const load = async (): Promise<string | undefined> => normalizeApiKey(typeof source === "function" ? await source() : source);
+  return {
+    canRefresh: typeof source === "function",
+    get() {
+      if (current === undefined) {
+        const pending = load();
+        current = pending;
+        pending.catch(() => {
+          if (current === pending) current = undefined;
+        });
+      }
+      return current;
+    },
+    async reject(key) {
+      const pending = current;
+      if (pending !== undefined && (await pending.catch(() => undefined)) === key && current === pending) current = undefined;
+    },
+  };
 }
 
 export interface RequestOptions {

@@ -232,10 +232,10 @@ export class LiveSession implements AsyncIterable<LiveEvent> {
     let socket: WebSocket;
     try {
       socket = new this.socketClass(`ws${this.http.baseUrl.slice(4)}${LIVE_PATH}`, protocols);
-    } catch (cause) {
+    } catch {
+      // The error of a browser quotes the key.
       throw new InvalidRequest("The WebSocket cannot be opened: the key has characters that are not allowed in a subprotocol.", {
         param: "apiKey",
-        cause,
       });
     }
     socket.binaryType = "arraybuffer";

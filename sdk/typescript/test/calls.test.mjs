@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
-import { Client, GatewayFailed, InvalidRequest, ModelNotFound, ProviderFailed, RateLimited, SvcError, image } from "@svc/client";
+import { inspect } from "node:util";
 import { client, play, received, skip } from "./gateway.mjs";
 
 test("responses returns a complete response", { skip }, async () => {
@@ -212,6 +212,21 @@ test("an abort of one call without a model leaves the others", async () => {
   );
 });
 
+test("a client and its errors do not print the key", async () => {
+  const apiKey = "sk-not-to-print";
+  const prints = (value) => (inspect(value, { depth: Infinity, showHidden: true }) + (JSON.stringify(value) ?? "")).includes(apiKey);
+  await withServer(
+    (response, number) => (number === 1 ? json(response, 200, WHOLE) : response.destroy()),
+    async (one) => {
+      assert.equal((await one.chat("Hi")).text, "ok");
+      assert.ok(!prints(one));
+      await assert.rejects(one.chat("Hi"), (error) => error instanceof GatewayFailed && !prints(error));
+      const stream = one.chat("Hi", { stream: true });
+      await assert.rejects(stream.result(), (error) => !prints(error));
+      assert.ok(!prints(stream));
+      assert.ok(!prints(one.pipeline("name: p\nstages: [a@1]\n")));
+    },
+    { apiKey, retries: 0 },
   );
 });
 
