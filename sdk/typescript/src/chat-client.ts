@@ -13,9 +13,10 @@ import {
   assistantMessage,
   ChatToolCall,
   ToolCallAssembler,
-  toolSchema,
+  toToolCalls,
   type AssistantMessage,
   type CallOf,
+  type CustomTool,
   type Tool,
   type ToolCallDelta,
   type WireToolCall,
@@ -92,7 +93,7 @@ export interface ChatParameters extends RequestOptions {
   [parameter: string]: unknown;
 }
 
-export interface ChatOptions<Tools extends readonly Tool[] = readonly Tool[], Schema extends JsonSchema = JsonSchema>
+export interface ChatOptions<Tools extends readonly (Tool | CustomTool)[] = readonly (Tool | CustomTool)[], Schema extends JsonSchema = JsonSchema>
   extends ChatParameters {
   stream?: boolean | undefined;
   /** The tools that the model may call. `tool` makes typed ones. */
@@ -188,11 +189,11 @@ export class ChatClient {
   }
 
   /** Return a complete response, or with `stream: true` an iterator of its parts. */
-  chat<const Tools extends readonly Tool[] = [], const Schema extends JsonSchema = JsonSchema>(
+  chat<const Tools extends readonly (Tool | CustomTool)[] = [], const Schema extends JsonSchema = JsonSchema>(
     messages: Messages,
     options: ChatOptions<Tools, Schema> & { stream: true },
   ): ChatStream<CallOf<Tools>, FromSchema<Schema>>;
-  chat<const Tools extends readonly Tool[] = [], const Schema extends JsonSchema = JsonSchema>(
+  chat<const Tools extends readonly (Tool | CustomTool)[] = [], const Schema extends JsonSchema = JsonSchema>(
     messages: Messages,
     options?: ChatOptions<Tools, Schema> & { stream?: false | undefined },
   ): Promise<ChatResult<CallOf<Tools>, FromSchema<Schema>>>;
@@ -209,17 +210,13 @@ export class ChatClient {
     const choice = raw?.choices?.[0];
     if (!choice?.message) throw notA("a chat completion", reply.requestId);
     const { message } = choice;
-    const calls = (message.tool_calls ?? []).map((call) => {
-      const name = call.function?.name ?? "";
-      return new ChatToolCall(call.id ?? "", name, call.function?.arguments ?? "", toolSchema(options.tools, name));
-    });
     return new ChatResult(
       textOf(message.content) + textOf(message.refusal),
       usageOf(raw?.usage),
       textOf(raw?.model),
       choice.finish_reason ?? undefined,
       textOf(message.reasoning_content) || textOf(message.reasoning),
-      calls,
+      toToolCalls(message.tool_calls ?? [], options.tools, reply.requestId),
       reply.requestId,
       raw,
       options.schema,
@@ -364,7 +361,8 @@ export class ChatStream<Call = ChatToolCall, Parsed = unknown> extends EventStre
         if (toolCall) yield { text: "", reasoning: "", toolCall };
       }
       if (choice.finish_reason) {
-        this.toolCalls = assembler.finish(this.chatOptions.tools) as Call[];
+        for (const toolCall of assembler.completeInputs()) yield { text: "", reasoning: "", toolCall };
+        this.toolCalls = assembler.finish(this.chatOptions.tools, this.requestId) as Call[];
         this.finishReason = choice.finish_reason;
         yield { text: "", reasoning: "", finishReason: choice.finish_reason };
       }

@@ -18,7 +18,7 @@ export {
   type ModelInfo,
   type WebSocketClass,
 } from "./chat-client.js";
-export { ChatToolCall, tool, type AssistantMessage, type CallOf, type Tool, type ToolCall, type ToolCallDelta, type ToolDefinition } from "./tools.js";
+export { ChatToolCall, tool, type AssistantMessage, type CallOf, type CustomTool, type Tool, type ToolCall, type ToolCallDelta, type ToolDefinition } from "./tools.js";
 export type { FromSchema, JsonSchema } from "./schema.js";
 export type { RequestOptions } from "./http.js";
 export * from "./errors.js";

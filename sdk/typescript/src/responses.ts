@@ -5,7 +5,7 @@ import { errorFromCode, GatewayFailed, ProviderFailed, type SvcError } from "./e
 import { notA, type Reply, type RequestOptions } from "./http.js";
 import { EventSplitter } from "./sse.js";
 import { EventStream, incompleteStream } from "./stream.js";
-import { ChatToolCall } from "./tools.js";
+import { ChatToolCall, inputArguments } from "./tools.js";
 
 export type ResponseInput = string | readonly Record<string, unknown>[];
 
@@ -130,7 +130,7 @@ function textsOf(items: readonly Item[], type: string, field: string): string {
 
 /** Return the call. The free text of a custom tool becomes an object with the field `input`. */
 function toToolCall(item: Item): ChatToolCall {
-  const text = item["type"] === "custom_tool_call" ? JSON.stringify({ input: textOf(item["input"]) }) : textOf(item["arguments"]);
+  const text = item["type"] === "custom_tool_call" ? inputArguments(textOf(item["input"])) : textOf(item["arguments"]);
   return new ChatToolCall(textOf(item["call_id"]), textOf(item["name"]), text);
 }
 

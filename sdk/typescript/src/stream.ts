@@ -2,7 +2,7 @@
 
 import { ASYNC_ITERATOR } from "./async-iterator.js";
 import { abortReason } from "./abort.js";
-import { ProviderFailed, UsageError, type SvcError } from "./errors.js";
+import { ProviderFailed, SvcError, UsageError } from "./errors.js";
 import { notA, type Reply } from "./http.js";
 
 /** Return the error of a stream that has ended without its last event: it was interrupted, or was none. */
@@ -58,6 +58,7 @@ export abstract class EventStream<Event> implements AsyncIterable<Event> {
       yield* this.decode(this.reply);
       this.complete = true;
     } catch (error) {
+      if (error instanceof SvcError) error.requestId ??= this.requestId;
       this.failure = { error };
       throw error;
     } finally {

@@ -16,6 +16,12 @@ export interface Tool<Name extends string = string, Arguments = unknown> {
   readonly argumentsType?: Arguments;
 }
 
+/** A tool that takes free text. The arguments of its calls are `{ input }`. */
+export interface CustomTool<Name extends string = string> {
+  readonly type: "custom";
+  readonly custom: { readonly name: Name; readonly description?: string; readonly format?: unknown };
+}
+
 export interface ToolDefinition<Name extends string, Schema extends JsonSchema> {
   readonly name: Name;
   readonly description?: string;
@@ -44,7 +50,9 @@ export interface ToolCall<Name extends string = string, Arguments = Record<strin
 export type CallOf<Tools> = Tools extends readonly (infer T)[]
   ? T extends Tool<infer Name, infer Arguments>
     ? ToolCall<Name, Arguments>
-    : ToolCall
+    : T extends CustomTool<infer Name>
+      ? ToolCall<Name, { input: string }>
+      : ToolCall
   : ToolCall;
 
 /** A part of a call in a stream. `argumentsJson` is the next part of the text. */
@@ -69,6 +77,19 @@ export class ChatToolCall implements ToolCall {
     if (typeof value !== "object" || value === null || Array.isArray(value)) throw new ProviderFailed(`${what} is not an object.`);
     return value as Record<string, unknown>;
   }
+}
+
+/** Return the arguments of a custom tool's call: an object with the text as `input`. */
+export function inputArguments(input: string): string {
+  return JSON.stringify({ input });
+}
+
+/** Return the calls of a complete response. Throws ProviderFailed for a call without a name. */
+export function toToolCalls(calls: readonly WireToolCall[], tools: unknown, requestId: string | undefined): ChatToolCall[] {
+  const assembler = new ToolCallAssembler();
+  for (const [position, call] of calls.entries()) assembler.add({ ...call, index: position }, position);
+  assembler.completeInputs();
+  return assembler.finish(tools, requestId);
 }
 
 /** Return the parameters of a tool in a request's `tools`, if they are known. */
@@ -100,32 +121,59 @@ export interface AssistantMessage {
   tool_calls?: { id: string; type: "function"; function: { name: string; arguments: string } }[];
 }
 
+/** What surrounds the escaped text in the arguments of a custom tool's call. */
+const [INPUT_PREFIX, INPUT_SUFFIX] = ['{"input":"', '"}'];
+
+interface OpenCall {
+  id: string;
+  name: string;
+  text: string;
+  isCustom: boolean;
+}
+
 /** Joins the deltas of the calls of one stream. */
 export class ToolCallAssembler {
-  private readonly calls = new Map<number, { id: string; name: string; text: string }>();
+  private readonly calls = new Map<number, OpenCall>();
 
   /** Add a delta of the wire. Return the typed delta, or undefined while the call has no name. */
   add(delta: WireToolCall, position: number): ToolCallDelta | undefined {
     const index = typeof delta.index === "number" ? delta.index : position;
     let call = this.calls.get(index);
     if (!call) {
-      call = { id: "", name: "", text: "" };
+      call = { id: "", name: "", text: "", isCustom: false };
       this.calls.set(index, call);
     }
     const hadName = call.name !== "";
     call.id ||= delta.id ?? "";
     call.name ||= delta.function?.name ?? "";
-    const part = delta.function?.arguments ?? "";
+    call.name ||= delta.custom?.name ?? "";
+    let part = delta.function?.arguments ?? "";
+    if (delta.custom) {
+      const { input } = delta.custom;
+      part = (call.isCustom ? "" : INPUT_PREFIX) + JSON.stringify(typeof input === "string" ? input : "").slice(1, -1);
+      call.isCustom = true;
+    }
     call.text += part;
     if (!call.name) return undefined;
     return { index, id: call.id, name: call.name, argumentsJson: hadName ? part : call.text };
   }
 
-  finish(tools: unknown): ChatToolCall[] {
+  /** End the arguments of the calls of custom tools. Return the deltas. */
+  completeInputs(): ToolCallDelta[] {
+    const deltas: ToolCallDelta[] = [];
+    for (const [index, call] of this.calls) {
+      if (!call.isCustom) continue;
+      call.text += INPUT_SUFFIX;
+      if (call.name) deltas.push({ index, id: call.id, name: call.name, argumentsJson: INPUT_SUFFIX });
+    }
+    return deltas;
+  }
+
+  finish(tools: unknown, requestId: string | undefined): ChatToolCall[] {
     return [...this.calls.entries()]
       .sort(([left], [right]) => left - right)
       .map(([, call]) => {
-        if (!call.name) throw new ProviderFailed("The provider sent a tool call without a name.");
+        if (!call.name) throw new ProviderFailed("The provider sent a tool call without a name.", { requestId });
         return new ChatToolCall(call.id, call.name, call.text, toolSchema(tools, call.name));
       });
   }
@@ -134,5 +182,6 @@ export class ToolCallAssembler {
 export interface WireToolCall {
   index?: number;
   id?: string | null;
-  function?: { name?: string | null; arguments?: string | null };
+  function?: { name?: string | null; arguments?: string | null } | null;
+  custom?: { name?: string | null; input?: unknown } | null;
 }

@@ -212,6 +212,52 @@ test("an abort of one call without a model leaves the others", async () => {
   );
 });
 
+/** Events of a stream with these deltas of tool calls. */
+const toolEvents = (...deltas) => deltas.map((delta) => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { tool_calls: [delta] } }] })}\n\n`).join("");
+
+test("a call of a custom tool has its text as the argument input", async () => {
+  const input = 'print("ä\n🌍")';
+  const call = { id: "call_1", type: "custom", custom: { name: "run_code", input } };
+  const tools = [{ type: "custom", custom: { name: "run_code" } }];
+  await withServer(
+    (response, _number, request) => {
+      if (!JSON.parse(request.body).stream) return json(response, 200, { choices: [{ message: { content: null, tool_calls: [call] }, finish_reason: "tool_calls" }] });
+      const begin = { index: 0, id: "call_1", type: "custom", custom: { name: "run_code", input: input.slice(0, 9) } };
+      const stop = `data: ${JSON.stringify({ choices: [{ delta: {}, finish_reason: "tool_calls" }] })}\n\n`;
+      response.end(`${toolEvents(begin, { index: 0, custom: { input: input.slice(9) } })}${stop}data: [DONE]\n\n`);
+    },
+    async (one) => {
+      const whole = await one.chat("Hi", { model: "m", tools });
+      const stream = one.chat("Hi", { model: "m", tools, stream: true });
+      let argumentsJson = "";
+      for await (const chunk of stream) argumentsJson += chunk.toolCall?.argumentsJson ?? "";
+      assert.equal(argumentsJson, JSON.stringify({ input }));
+      for (const { toolCalls, message } of [whole, stream]) {
+        assert.deepEqual(toolCalls.map((each) => [each.id, each.name, each.arguments]), [["call_1", "run_code", { input }]]);
+        assert.deepEqual(message.tool_calls, [{ id: "call_1", type: "function", function: { name: "run_code", arguments: JSON.stringify({ input }) } }]);
+      }
+    },
+  );
+});
+
+test("errors of a response's content have the request's id", async () => {
+  const headers = { "content-type": "text/event-stream", "x-request-id": "req_1" };
+  await withServer(
+    (response, number, request) => {
+      if (!JSON.parse(request.body).stream) json(response, 200, { choices: [{ message: { tool_calls: [{ id: "call_1" }] } }] }, { "x-request-id": "req_1" });
+      else if (number === 1) response.writeHead(200, headers).end(toolEvents({ index: 0, id: "call_1" }) + STOP);
+      else response.writeHead(200, headers).end(`data: ${"x".repeat(9 * 1024 * 1024)}`);
+    },
+    async (one) => {
+      const hasId = (text) => (error) => error instanceof ProviderFailed && error.requestId === "req_1" && error.message.includes(text);
+      await assert.rejects(one.chat("Hi", { stream: true }).result(), hasId("without a name"));
+      await assert.rejects(one.chat("Hi", { stream: true }).result(), hasId("too long"));
+      await assert.rejects(one.responses("Hi", { stream: true }).result(), hasId("too long"));
+      await assert.rejects(one.chat("Hi"), hasId("without a name"));
+    },
+  );
+});
+
 test("a client and its errors do not print the key", async () => {
   const apiKey = "sk-not-to-print";
   const prints = (value) => (inspect(value, { depth: Infinity, showHidden: true }) + (JSON.stringify(value) ?? "")).includes(apiKey);

@@ -22,6 +22,10 @@ export async function check(): Promise<void> {
     expectType<"get_weather" | "get_time">()(call.name, true);
     if (call.name === "get_weather") expectType<{ city: string; days?: number }>()(call.arguments, true);
   }
+  const code = { type: "custom", custom: { name: "run_code" } } as const;
+  for (const call of (await client.chat("Hi", { tools: [weather, code] })).toolCalls) {
+    if (call.name === "run_code") expectType<{ input: string }>()(call.arguments, true);
+  }
   const schema = { type: "array", items: { enum: ["a", "b"] } } as const;
   const result = await client.chat([{ role: "user", content: [image("https://host/a.png")] }], { schema });
   expectType<("a" | "b")[]>()(result.parsed, true);
