@@ -332,15 +332,15 @@ export class ChatStream<Call = ChatToolCall, Parsed = unknown> extends EventStre
     const splitter = new EventSplitter();
     const assembler = new ToolCallAssembler();
     let done = false;
-    for (;;) {
+    while (!done) {
       const text = await reply.readText();
+      done = text === undefined;
       for (const event of text === undefined ? splitter.flush() : splitter.feed(text)) {
         const data = event.data?.trim();
-        if (!data || done) continue;
-        if (data === "[DONE]") done = true;
-        else yield* this.decodeEvent(parseEvent(data, reply.requestId), event.name, assembler);
+        done ||= data === "[DONE]";
+        if (data === "[DONE]") break;
+        if (data) yield* this.decodeEvent(parseEvent(data, reply.requestId), event.name, assembler);
       }
-      if (text === undefined) break;
     }
     if (this.finishReason === undefined) throw incompleteStream(reply);
   }

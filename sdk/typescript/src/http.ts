@@ -76,6 +76,8 @@ interface SessionOptions {
   serverKind?: "gateway" | "registry";
 }
 
+const MAX_DRAIN_MS = 1000;
+
 /** A successful response whose body is read in parts. */
 export class Reply {
   readonly requestId: string | undefined;
@@ -153,6 +155,18 @@ export class Reply {
       offset += part.length;
     }
     return whole;
+  }
+
+  /** Read the rest of a complete response, so that its connection is used again. After a second, cancel it. */
+  async drain(): Promise<void> {
+    const timer = setTimeout(() => this.close(), MAX_DRAIN_MS);
+    try {
+      while ((await this.read()) !== undefined);
+    } catch {
+      // The response was complete before.
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
   /** Cancel the rest of the response. Safe to call twice. */

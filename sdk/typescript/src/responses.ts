@@ -93,11 +93,11 @@ export class ResponseStream extends EventStream<ResponseStreamEvent> {
       const text = await reply.readText();
       for (const event of text === undefined ? splitter.flush() : splitter.feed(text)) {
         const data = event.data?.trim();
-        if (data && data !== "[DONE]" && !this.response) yield this.decodeEvent(data);
+        if (data && data !== "[DONE]") yield this.decodeEvent(data);
+        if (this.response) return;
       }
-      if (text === undefined) break;
+      if (text === undefined) throw incompleteStream(reply);
     }
-    if (!this.response) throw incompleteStream(reply);
   }
 
   private decodeEvent(data: string): ResponseStreamEvent {

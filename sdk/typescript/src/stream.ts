@@ -57,6 +57,7 @@ export abstract class EventStream<Event> implements AsyncIterable<Event> {
       this.requestId = this.reply.requestId;
       yield* this.decode(this.reply);
       this.complete = true;
+      void this.reply.drain();
     } catch (error) {
       if (error instanceof SvcError) error.requestId ??= this.requestId;
       this.failure = { error };

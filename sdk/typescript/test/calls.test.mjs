@@ -212,6 +212,9 @@ test("an abort of one call without a model leaves the others", async () => {
   );
 });
 
+const HELLO = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: "ok" } }] })}\n\n`;
+const STOP = `data: ${JSON.stringify({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }] })}\n\n`;
+
 /** Events of a stream with these deltas of tool calls. */
 const toolEvents = (...deltas) => deltas.map((delta) => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { tool_calls: [delta] } }] })}\n\n`).join("");
 
@@ -254,6 +257,44 @@ test("errors of a response's content have the request's id", async () => {
       await assert.rejects(one.chat("Hi", { stream: true }).result(), hasId("too long"));
       await assert.rejects(one.responses("Hi", { stream: true }).result(), hasId("too long"));
       await assert.rejects(one.chat("Hi"), hasId("without a name"));
+    },
+  );
+});
+
+const COMPLETED = `data: ${JSON.stringify({ type: "response.completed", response: { object: "response", status: "completed", output: [] } })}\n\n`;
+
+for (const [what, end] of [
+  ["stalls", () => undefined],
+  ["is reset", (response) => setTimeout(() => response.socket.resetAndDestroy(), 50)],
+]) {
+  test(`a stream is complete if its connection ${what} after the last event`, async () => {
+    await withServer(
+      (response, _number, request) => {
+        response.writeHead(200, { "content-type": "text/event-stream" });
+        response.write(request.url.endsWith("/responses") ? COMPLETED : `${HELLO}${STOP}data: [DONE]\n\n`, () => end(response));
+      },
+      async (one) => {
+        assert.equal((await one.chat("Hi", { stream: true }).result()).text, "ok");
+        assert.equal((await one.responses("Hi", { stream: true }).result()).status, "completed");
+      },
+      { timeoutMs: 2000, retries: 0 },
+    );
+  });
+}
+
+test("a connection is used again after a complete stream", async () => {
+  const ports = new Set();
+  await withServer(
+    (response, _number, request) => {
+      ports.add(request.socket.remotePort);
+      response.write(`${HELLO}${STOP}data: [DONE]\n\n`, () => response.end());
+    },
+    async (one) => {
+      for (let count = 0; count < 3; count++) {
+        await one.chat("Hi", { stream: true }).result();
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+      assert.equal(ports.size, 1);
     },
   );
 });
