@@ -1,5 +1,6 @@
 /** The client with everything: chats, responses, embeddings, speech. */
 
+import { RequestGuard } from "./abort.js";
 import { ChatClient, DEFAULT_MODEL, DEFAULT_RETRIES, DEFAULT_TIMEOUT_MS, encodeJson, JSON_HEADERS, numberOf, STREAM_HEADERS, textOf, toBase64 } from "./chat-client.js";
 import { GatewayFailed, InvalidRequest, ModelNotFound, UsageError } from "./errors.js";
 import { createKeySource, HttpSession, notA, type Reply, type RequestOptions } from "./http.js";
@@ -189,7 +190,8 @@ export class Client extends ChatClient {
         const { system_prompt: system, timeout_s: timeout, gateway_url: gatewayUrl, ...parameters } = stageOptions;
         const client = gatewayUrl === undefined ? this : new ChatClient({ ...this.getOptions(), gatewayUrl });
         const messages = [...(system ? [{ role: "system" as const, content: system }] : []), { role: "user" as const, content: text }];
-        return client.chat(messages, { model, signal, timeoutMs: timeout && timeout * 1000, ...parameters });
+        if (timeout === undefined) return client.chat(messages, { model, signal, ...parameters });
+        return withDeadline(client, timeout * 1000, signal, (options) => client.chat(messages, { model, ...options, ...parameters }));
       },
       bundle: (reference, registryUrl, signal) => this.bundle(reference, { registryUrl, signal }),
     });
@@ -221,6 +223,23 @@ export class Client extends ChatClient {
     const raw = (await reply.json("a transcript")) as { text?: unknown } | null;
     if (typeof raw?.text !== "string") throw notA("a transcript", reply.requestId);
     return { text: raw.text, raw };
+  }
+}
+
+/** Make a call that may take this time, retries included. */
+async function withDeadline<T>(
+  client: ChatClient,
+  timeoutMs: number,
+  signal: AbortSignal | undefined,
+  call: (options: RequestOptions) => Promise<T>,
+): Promise<T> {
+  const guard = new RequestGuard(timeoutMs, signal);
+  try {
+    return await guard.run(call({ signal: guard.signal, timeoutMs }));
+  } catch (error) {
+    throw guard.timedOut ? new GatewayFailed(`The gateway at ${client.gatewayUrl} timed out.`) : error;
+  } finally {
+    guard.release(false);
   }
 }
 

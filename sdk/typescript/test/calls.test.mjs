@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 import { inspect } from "node:util";
+import { Client, GatewayFailed, InvalidRequest, ModelNotFound, PipelineFailed, ProviderFailed, RateLimited, SvcError, image } from "@svc/client";
 import { client, play, received, skip } from "./gateway.mjs";
 
 test("responses returns a complete response", { skip }, async () => {
@@ -295,6 +296,26 @@ test("a connection is used again after a complete stream", async () => {
         await new Promise((resolve) => setTimeout(resolve, 50));
       }
       assert.equal(ports.size, 1);
+    },
+  );
+});
+
+test("timeout_s of a stage limits the whole call", async () => {
+  await withServer(
+    (response) => {
+      response.writeHead(200, { "content-type": "application/json" });
+      const timer = setInterval(() => response.write(" "), 50);
+      setTimeout(() => {
+        clearInterval(timer);
+        response.end(JSON.stringify(WHOLE));
+      }, 2000);
+    },
+    async (one, requests) => {
+      const pipeline = (options) => one.pipeline({ name: "p", stages: [{ id: "ask", target: "integration", model: "m", options }] });
+      await assert.rejects(pipeline({ timeout_s: 0.3 }).run("Hi"), (error) => error instanceof PipelineFailed && error.message.endsWith(" timed out."));
+      await assert.rejects(pipeline({ timeout_s: 60 }).run("Hi", { signal: AbortSignal.timeout(100) }), { name: "TimeoutError" });
+      assert.equal((await pipeline({ timeout_s: 60 }).run("Hi")).output.text, "ok");
+      assert.equal(requests.length, 3);
     },
   );
 });
