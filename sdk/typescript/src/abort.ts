@@ -1,5 +1,7 @@
 /** Cancellation by the caller's `AbortSignal`, and by timeouts. React Native has no `AbortSignal.any`. */
 
+import { isNodeTimeout } from "./dispatcher.js";
+
 /** Return the error of an aborted signal: its reason, else an `AbortError`. */
 export function abortReason(signal: AbortSignal): unknown {
   const reason: unknown = signal.reason;
@@ -83,6 +85,7 @@ export class RequestGuard {
       return await Promise.race([work, aborted]);
     } catch (error) {
       if (!this.timedOut) throwIfAborted(this.outer);
+      if (isNodeTimeout(error)) this.timedOut = true;
       throw error;
     } finally {
       clearTimeout(this.timer);

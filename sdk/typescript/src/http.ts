@@ -3,6 +3,7 @@
 import { RequestGuard, sleep, throwIfAborted, withAbort } from "./abort.js";
 import { PRODUCTION_GATEWAY } from "./address.js";
 import { normalizeApiKey, type ApiKey } from "./config.js";
+import { dispatcherFor } from "./dispatcher.js";
 import { errorFromResponse, GatewayFailed, InvalidRequest, RegistryUnreachable, SvcError } from "./errors.js";
 import { isRetryable, retryDelay } from "./retry.js";
 import { Utf8Decoder } from "./text.js";
@@ -66,7 +67,7 @@ export interface RawReply {
 /** Throw InvalidRequest for a time that no timer can have. */
 export function checkTimeout(timeoutMs: number | undefined): void {
   if (timeoutMs === undefined || (timeoutMs > 0 && timeoutMs < 2 ** 31)) return;
-  throw new InvalidRequest("`timeoutMs` is not above 0.", { param: "timeoutMs" });
+  throw new InvalidRequest("`timeoutMs` is not above 0 and below 2147483648.", { param: "timeoutMs" });
 }
 
 interface SessionOptions {
@@ -221,11 +222,12 @@ export class HttpSession {
     key: string | undefined,
     attempt: number,
   ): Promise<Reply | { error: SvcError; delay: number | undefined }> {
-    const guard = new RequestGuard(options.timeoutMs ?? this.options.timeoutMs, options.signal);
+    const timeoutMs = options.timeoutMs ?? this.options.timeoutMs;
+    const guard = new RequestGuard(timeoutMs, options.signal);
     const toError = (error: unknown, what: string): unknown => this.toError(error, what, guard, options.signal);
     let raw: RawReply;
     try {
-      raw = await guard.run(this.send(request, key, guard.signal));
+      raw = await guard.run(this.send(request, key, guard.signal, timeoutMs));
     } catch (error) {
       guard.release(true);
       const failure = toError(error, CANNOT_REACH);
@@ -244,7 +246,7 @@ export class HttpSession {
     return { error: failure, delay: isRetryable(raw.status, raw.header) ? retryDelay(attempt, raw.header) : undefined };
   }
 
-  private async send(request: HttpRequest, key: string | undefined, signal: AbortSignal): Promise<RawReply> {
+  private async send(request: HttpRequest, key: string | undefined, signal: AbortSignal, timeoutMs: number): Promise<RawReply> {
     const headers: Record<string, string> = { ...request.headers };
     if (key !== undefined) headers["authorization"] = `Bearer ${key}`;
     const url = this.baseUrl + request.path;
@@ -259,6 +261,8 @@ export class HttpSession {
     if (typeof send !== "function") throw new InvalidRequest("There is no `fetch` here. Give the client one.", { param: "fetch" });
     const init: RequestInit = { method: request.method, headers, signal, redirect: this.options.serverKind === "registry" ? "follow" : "error" };
     if (request.body !== undefined) init.body = request.body as BodyInit;
+    const dispatcher = dispatcherFor(timeoutMs);
+    if (dispatcher) Object.assign(init, { dispatcher });
     const response = await send(url, init);
     return { status: response.status, header: (name) => response.headers.get(name), read: bodyReader(response) };
   }

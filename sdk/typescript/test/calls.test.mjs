@@ -213,8 +213,56 @@ test("an abort of one call without a model leaves the others", async () => {
   );
 });
 
+/** Run with limits of Node's `fetch` of 0.3 s instead of 300 s. */
+async function withShortNodeLimits(run) {
+  await fetch("data:,"); // creates the dispatcher
+  const names = ["undici.globalDispatcher.1", "undici.globalDispatcher.2"].map((name) => Symbol.for(name)).filter((name) => globalThis[name]);
+  const originals = names.map((name) => globalThis[name]);
+  const limits = { headersTimeout: 300, bodyTimeout: 300 };
+  names.forEach((name, index) => {
+    globalThis[name] = { dispatch: (options, handler) => originals[index].dispatch({ ...limits, ...options }, handler) };
+  });
+  try {
+    await run();
+  } finally {
+    names.forEach((name, index) => (globalThis[name] = originals[index]));
+  }
+}
+
 const HELLO = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: "ok" } }] })}\n\n`;
 const STOP = `data: ${JSON.stringify({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }] })}\n\n`;
+
+/** Send nothing for the longest time that a limit of 0.3 s takes, and then a response. A stream begins at once. */
+function respondLate(response, _number, request) {
+  const isStream = JSON.parse(request.body).stream;
+  if (isStream) response.writeHead(200, { "content-type": "text/event-stream" }).write(HELLO);
+  setTimeout(() => (isStream ? response.end(`${STOP}data: [DONE]\n\n`) : json(response, 200, WHOLE)), 2500);
+}
+
+test("a timeout above 300 s replaces the limits of Node's fetch", async () => {
+  await withServer(
+    respondLate,
+    (one) =>
+      withShortNodeLimits(async () => {
+        const texts = await Promise.all([one.chat("Hi"), one.chat("Hi", { stream: true }).result()]);
+        assert.deepEqual(texts.map((each) => each.text), ["ok", "ok"]);
+      }),
+    { timeoutMs: 600_000, retries: 0 },
+  );
+});
+
+test("a limit of Node's fetch is a timeout, and the request is not sent again", async () => {
+  const isTimeout = (error) => error instanceof GatewayFailed && error.message.endsWith(" timed out.");
+  await withServer(
+    respondLate,
+    (one, requests) =>
+      withShortNodeLimits(async () => {
+        await Promise.all([assert.rejects(one.chat("Hi"), isTimeout), assert.rejects(one.chat("Hi", { stream: true }).result(), isTimeout)]);
+        assert.equal(requests.length, 2);
+      }),
+    { timeoutMs: 60_000, retries: 2 },
+  );
+});
 
 /** Events of a stream with these deltas of tool calls. */
 const toolEvents = (...deltas) => deltas.map((delta) => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { tool_calls: [delta] } }] })}\n\n`).join("");
