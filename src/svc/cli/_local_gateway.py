@@ -4,6 +4,7 @@ $SVC_HOME/api_key        created once, mode 0600
 $SVC_HOME/console_key    the key behind the console's login link, created once, mode 0600
 $SVC_HOME/up.lock        flock of the running `svc up`, which the kernel releases at process exit
 $SVC_HOME/gateway.lock   flock of `svc gateway`, of which several may run
+$SVC_HOME/registry.lock  flock of all processes that use $SVC_HOME/registry, see `svc.stores.bundles.folder_use`
 $SVC_HOME/gateway.json   {"url", "pid"} of the running `svc up`, ignored if no process has that pid
 """
 

@@ -1,4 +1,4 @@
-"""Restore a file of `svc backup` into SVC_HOME. No gateway may run there.
+"""Restore a file of `svc backup` into SVC_HOME. No gateway and no registry may run there.
 
 The backup is checked completely first. The old state is kept in SVC_HOME/before-restore-….
 
@@ -22,6 +22,7 @@ from svc.cli import _local_gateway, base
 from svc.cli.backup import find_sqlite_path
 from svc.errors import CommandFailed, UsageError
 from svc.gateway.accounting.ingest import has_journal_writers
+from svc.stores.bundles.folder_use import hold_folder_replacement
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +62,9 @@ def _check_target(home: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_home(home: Path) -> Iterator[None]:
-    """Keep gateways out of the state folder. Raises CommandFailed or UsageError if one runs."""
+    """Keep gateways and registries out of the state folder. Raises CommandFailed or UsageError if one runs."""
     with _local_gateway.hold_up_lock(home), _local_gateway.hold_gateway_lock(home) as is_only_gateway:
         if not is_only_gateway or has_journal_writers(home / "journal"):
             raise CommandFailed(f"A gateway uses {home}. Stop it first, or set SVC_HOME to another folder.")
-        yield
+        with hold_folder_replacement(home):
+            yield

@@ -8,6 +8,7 @@ and uses the newest installed version if the registry is unreachable.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import warnings
@@ -37,6 +38,7 @@ from svc.errors import BundleNotFound, CommandFailed, RegistryUnreachable, Usage
 from svc.stores.bundles.base import BundleStore
 from svc.stores.bundles.fetch import fetch_into
 from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.folder_use import open_folder
 from svc.stores.bundles.index_json import INDEX_FILE_NAME, read_external_entry
 from svc.stores.bundles.unpacked_content import is_unpacked
 from svc.wire.bundle import BundleEntry
@@ -80,11 +82,11 @@ def resolve_bundle(text: str, options: ResolveOptions) -> Bundle:
     InsufficientStorage.
     """
     reference = parse_reference(text)
-    try:
-        store = FolderStore(options.root, options.limits)
-    except OSError:  # the folder may be read-only: its extracted bundles can still be used
-        return _resolve_read_only(reference, options)
-    with store:
+    with contextlib.ExitStack() as stack:
+        try:
+            store = stack.enter_context(open_folder(options.root, options.limits))
+        except OSError:  # the folder may be read-only: its extracted bundles can still be used
+            return _resolve_read_only(reference, options)
         local_entries = store.entries(reference.model_id)
         platforms = compatible_platforms(options.platform)
         entry = select_entry(reference, local_entries, platforms)

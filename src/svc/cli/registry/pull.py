@@ -14,7 +14,7 @@ from svc.cli.registry import base
 from svc.client.bundles import Bundle, ResolveOptions, check_trust, resolve_bundle
 from svc.errors import AlreadyExists
 from svc.stores.bundles.fetch import fetch_into
-from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.folder_use import open_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def _pull_oci(args: argparse.Namespace, options: ResolveOptions) -> Bundle:
     repository = base.open_oci_repository(oci.parse_oci_reference(args.reference))
     entry = oci.entry_from_manifest(repository.fetch_manifest()[0])
     check_trust(entry, options.trusted_keys)
-    with FolderStore(options.root, options.limits) as store:
+    with open_folder(options.root, options.limits) as store:
         existing = store.find(entry.key)
         if existing is not None and existing.sha256 != entry.sha256:
             raise AlreadyExists(f"{entry.key} is already stored with other bytes than {args.reference}.")

@@ -11,7 +11,7 @@ from svc.bundles.archive import limits_from_environ
 from svc.distribution import install_command
 from svc.errors import UsageError
 from svc.stores.bundles.base import BundleStore
-from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.folder_use import open_folder
 
 
 def open_store(
@@ -20,7 +20,7 @@ def open_store(
     """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError."""
     scheme, _, rest = (environ.get("SVC_BLOB_URL") or f"file://{folder}").partition("://")
     if scheme == "file":
-        return FolderStore(Path(rest), limits_from_environ(environ))
+        return open_folder(Path(rest), limits_from_environ(environ))
     if scheme != "s3":
         raise UsageError("SVC_BLOB_URL must begin with file:// or s3://.")
     try:

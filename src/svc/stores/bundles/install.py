@@ -14,6 +14,7 @@ from svc.bundles.reference import parse_reference, select_entry
 from svc.errors import SvcError
 from svc.file_lock import hold_lock
 from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.folder_use import open_folder
 from svc.stores.bundles.locks import striped_lock_path
 from svc.stores.bundles.unpacked_content import write_manifest
 from svc.wire.bundle import BundleEntry
@@ -21,7 +22,7 @@ from svc.wire.bundle import BundleEntry
 
 def install_folder(folder: Path, root: Path) -> BundleEntry:
     """Pack and publish the folder, then move it into the store. Raises AlreadyExists and InvalidBundle."""
-    with FolderStore(root) as store:
+    with open_folder(root) as store:
         archive_path = store.work_dir / "unpacking" / f"{uuid.uuid4().hex}.xyb"
         try:
             metadata = pack(folder, archive_path)
@@ -56,7 +57,7 @@ def _move_content(store: FolderStore, folder: Path, entry: BundleEntry) -> None:
 
 def ensure_installed(content: Path, root: Path) -> None:
     """Create the bundle of unpacked content that has none."""
-    with FolderStore(root) as store:
+    with open_folder(root) as store:
         entry = store.find("/".join(content.relative_to(root).parts[:3]))
         if entry is not None and store.is_complete(entry):
             return
@@ -69,7 +70,7 @@ def find_unpacked(root: Path, reference: str) -> Path | None:
         return None
     try:
         requested = parse_reference(reference)
-        with FolderStore(root) as store:
+        with open_folder(root) as store:
             entry = select_entry(requested, store.entries(requested.model_id), compatible_platforms())
             return store.unpack(entry) if entry else None
     except (SvcError, OSError):  # a read-only root has only unpacked bundles
@@ -78,7 +79,7 @@ def find_unpacked(root: Path, reference: str) -> Path | None:
 
 def remove_installed(key: str, root: Path) -> bool:
     """Remove a bundle's record, file and content. Returns False if it does not exist."""
-    with FolderStore(root) as store:
+    with open_folder(root) as store:
         entry = store.find(key)
         if entry is None:
             return False
