@@ -144,7 +144,7 @@ def test_same_model_answers_twice_in_columns_of_its_own(console: Console, page: 
     """A fresh installation has one model, and compares two answers of it."""
     key = console.create_key("one-model", "--scope", "chat", "--models", "gpt-4-turbo")["key"]
     console.enter(page, key, "Playground")
-    button(page, "Add a model").click()
+    button(page, "Add gpt-4-turbo again").click()
     expect(page).to_have_url(re.compile("[?]model=gpt-4-turbo&model=gpt-4-turbo$"))
     provider.plays(sse(openai_wire.stream("One answer")), sse(openai_wire.stream("Another answer")))
     send(page, "Hi")
@@ -269,6 +269,70 @@ def test_reasoning_is_shown_apart(playground: Page, provider: FakeProvider) -> N
     expect(answer_of(playground).get_by_text("Hm, let me think.")).to_be_visible()
 
 
+def test_reasoning_refusal_and_images_that_providers_add_are_shown(playground: Page, provider: FakeProvider) -> None:
+    """OpenRouter sends `reasoning` and `images`, and OpenAI `refusal`."""
+    thinking = [openai_wire.role(), openai_wire.chunk({"reasoning": "Let me think."})]
+    provider.plays(sse(thinking, end=stall()))
+    send(playground, "Draw a dot")
+    expect(answer_of(playground).get_by_text("Let me think.")).to_be_visible()
+    button(playground, "Stop").click()
+    expect(answer_of(playground)).to_contain_text("Stopped")
+    expect(answer_of(playground).locator(".metrics div").first).not_to_contain_text("–")
+    refusal = [openai_wire.chunk({"refusal": text}) for text in ("I cannot ", "<b>help</b>.")]
+    provider.plays(sse([*thinking, *refusal, *openai_wire.stream("")[2:]]))
+    button(playground, "Regenerate gpt-4o").click()
+    expect(answer_of(playground)).to_contain_text("Refused by the model")
+    expect(answer_of(playground).get_by_text("I cannot <b>help</b>.")).to_be_visible()
+    addresses = [f"data:image/png;base64,{base64.b64encode(PNG).decode()}", "https://images.example/dot.png", "js:1"]
+    images = [{"type": "image_url", "image_url": {"url": address}} for address in addresses]
+    provider.plays(sse([openai_wire.chunk({"content": "", "images": images}), *openai_wire.stream("")[2:]]))
+    send(playground, "Then an image")
+    expect(answer_of(playground).get_by_role("img", name="Image 1 of gpt-4o")).to_be_visible()
+    link = answer_of(playground).get_by_role("link", name="Image 2 at images.example")
+    expect(link).to_have_attribute("href", addresses[1])
+    expect(answer_of(playground)).to_contain_text("Image 3 cannot be shown.")
+    expect(playground.get_by_text("The answer is empty.")).to_have_count(0)
+    assert messages_of(provider)[1] == {"role": "assistant", "content": "I cannot <b>help</b>."}
+    assert not find_violations(playground)
+
+
+def test_tool_calls_that_are_cut_off_get_no_results(playground: Page, provider: FakeProvider) -> None:
+    cut = [openai_wire.tool_chunk(0, "call_1", "get_weather"), openai_wire.tool_chunk(0, arguments='{"ci')]
+    provider.plays(sse([*cut, openai_wire.chunk({}, "length"), *openai_wire.stream("")[3:]]))
+    send(playground, "The weather?")
+    expect(answer_of(playground)).to_contain_text("Cut off at the maximum tokens")
+    expect(answer_of(playground)).to_contain_text("The calls are cut off, and can have no results.")
+    expect(playground.get_by_label("Result of get_weather")).to_have_count(0)
+    expect(button(playground, "Send the results of the tools")).to_have_count(0)
+    send(playground, "Go on")
+    expect(answer_of(playground)).to_contain_text("Complete")
+    assert [one["role"] for one in messages_of(provider)] == ["user"]
+
+
+def test_cost_is_read_when_the_ledger_can_be_read_again(playground: Page) -> None:
+    attempts: list[str] = []
+
+    def refuse(route: Route) -> None:
+        attempts.append(route.request.url)
+        route.abort()
+
+    playground.route("**/v1/usage?*", refuse)
+    playground.clock.install()
+    send(playground, "Hi")
+    expect(answer_of(playground)).to_contain_text("Complete")
+    cost = answer_of(playground).locator(".metrics div", has_text="Cost")
+
+    def has_failed_often() -> bool:
+        playground.clock.fast_forward(3000)
+        return len(attempts) >= 5
+
+    wait_until(has_failed_often)
+    expect(cost).to_contain_text("…")
+    playground.reload()
+    playground.unroute("**/v1/usage?*")
+    expect(cost).to_contain_text("$")
+
+
 def test_images_are_chosen_pasted_dropped_and_sent(playground: Page, provider: FakeProvider) -> None:
     playground.get_by_label("Add images").set_input_files([{"name": "dot.png", "mimeType": "image/png", "buffer": PNG}])
     expect(playground.get_by_role("img", name="Image 1")).to_be_visible()
@@ -383,6 +447,17 @@ def test_reload_in_the_middle_of_a_stream_keeps_the_part_as_interrupted(
     expect(answer_of(playground)).to_contain_text("One two")
     expect(answer_of(playground)).to_contain_text("Interrupted")
     expect(answer_of(playground)).to_contain_text("The page was closed before the answer was complete.")
+
+
+def test_conversation_that_is_left_during_a_stream_says_so(playground: Page, provider: FakeProvider) -> None:
+    provider.plays(sse(openai_wire.stream("One two three")[:3], end=stall()))
+    send(playground, "Count")
+    expect(answer_of(playground)).to_contain_text("One two")
+    button(playground, "New conversation").click()
+    button(playground, "Conversations (1)").click()
+    playground.get_by_role("dialog").get_by_role("button", name="Count").first.click()
+    expect(answer_of(playground)).to_contain_text("One two")
+    expect(answer_of(playground)).to_contain_text("You left the conversation before the answer was complete.")
 
 
 def test_hostile_answer_is_shown_as_text(playground: Page, provider: FakeProvider) -> None:

@@ -132,9 +132,10 @@ function SaveNotice({ result }: { result: ReturnType<typeof useChat>["saveResult
 /** Tells users of screen readers when an answer begins and how it ends, but not each token. */
 function Announcer({ chat }: { chat: ReturnType<typeof useChat> }) {
   const answers = Object.entries(chat.conversation.turns.at(-1)?.answers ?? {});
-  const text = answers.map(([column, { status, completionTokens, error }]) => {
+  const text = answers.map(([column, { status, completionTokens, error, refusal }]) => {
     const model = columnLabel(column);
     if (status === "streaming") return `${model} answers.`;
+    if (status === "complete" && refusal) return `${model} has refused: ${refusal}`;
     if (status === "complete") return `${model} has answered${completionTokens === null ? "" : ` with ${completionTokens} tokens`}.`;
     return `The answer of ${model} is incomplete: ${error?.message ?? status}`;
   }).join(" ");

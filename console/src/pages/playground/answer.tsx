@@ -1,15 +1,13 @@
 /** The answer of one model: its text, reasoning and tool calls, how it ended, and what it took. */
-import { useEffect } from "preact/hooks";
-import type { Entry } from "../../../build/schema";
-import { get } from "../../api/client";
 import { CodeBlock, CopyButton } from "../../components/copy";
 import { formatCount, formatMilliseconds, formatUsd } from "../../components/format";
 import { pagePath } from "../../router";
 import { Markdown } from "./markdown";
-import { type Answer, type AnswerError, type AnswerStatus, type Column, columnLabel, toolResultKey } from "./types";
-
-/** The ledger has an entry within 2 s of the response. */
-const COST_DELAYS_MILLISECONDS = [400, 800, 1500, 2500];
+import { AnswerImages } from "./images";
+import {
+  type Answer, type AnswerError, type AnswerStatus, type Column, columnLabel, finishedCalls, hasContent, toolResultKey,
+} from "./types";
+import { useCost } from "./use-cost";
 
 /** A shorter answer came at once, and its speed would say nothing. */
 const MIN_SPEED_MILLISECONDS = 20;
@@ -29,30 +27,34 @@ export function AnswerCard(
   },
 ) {
   const isStreaming = answer.status === "streaming";
-  useCost(answer, actions.onChange);
+  const isCostUnread = useCost(answer, actions.onChange);
   const model = columnLabel(column);
+  const canHaveResults = finishedCalls(answer).length > 0;
+  const copied = answer.text || answer.refusal;
   return (
     <article class="card answer" aria-label={`Answer of ${model}`}>
       <header class="row answer-head">
         <h2>{model}</h2>
         {answer.isRefused
           ? <span class="badge bad">Refused</span>
-          : <StatusBadge status={answer.status} finishReason={answer.finishReason} />}
+          : <StatusBadge answer={answer} />}
       </header>
       {answer.reasoning && (
-        <details class="reasoning" open={isStreaming && !answer.text}>
+        <details class="reasoning" open={isStreaming && !answer.text && !answer.refusal}>
           <summary>Reasoning</summary>
           <p>{answer.reasoning}</p>
         </details>
       )}
       <div class="answer-text" data-status={answer.status}>
         {answer.text && <Markdown text={answer.text} />}
+        {answer.refusal && <p class="refusal">{answer.refusal}</p>}
+        <AnswerImages images={answer.images} model={model} />
         {isStreaming && <span class="cursor" aria-hidden="true" />}
         {answer.toolCalls.map((call, index) => (
           <div key={index} class="tool-call">
             <h3>Calls <code>{call.name || "a tool"}</code></h3>
             <CodeBlock code={prettyJson(call.arguments)} label={`Arguments of ${call.name}`} />
-            {answer.status === "complete" && (
+            {canHaveResults && (
               <label class="field">
                 Result of {call.name}
                 <textarea
@@ -63,16 +65,19 @@ export function AnswerCard(
             )}
           </div>
         ))}
-        {answer.status === "complete" && !answer.text && !answer.toolCalls.length && <p class="hint">The answer is empty.</p>}
+        {answer.status === "complete" && answer.toolCalls.length > 0 && !canHaveResults && (
+          <p class="hint">The calls are cut off, and can have no results. Raise the maximum tokens, and regenerate the answer.</p>
+        )}
+        {answer.status === "complete" && !hasContent({ ...answer, reasoning: "" }) && <p class="hint">The answer is empty.</p>}
       </div>
       {answer.error && <AnswerProblem error={answer.error} />}
-      <Metrics answer={answer} />
+      <Metrics answer={answer} isCostUnread={isCostUnread} />
       <footer class="row">
         {isStreaming
           ? <button type="button" aria-label={`Stop ${model}`} onClick={actions.onStop}>Stop</button>
           : (
             <>
-              {answer.text && <CopyButton text={answer.text} />}
+              {copied && <CopyButton text={copied} />}
               <button type="button" aria-label={`Code of ${model}`} onClick={actions.onShowCode}>Code</button>
               {answer.requestId && (
                 <a class="answer-details" aria-label={`Details of ${model}`} href={detailsAddress(answer.requestId)}>Details</a>
@@ -114,14 +119,15 @@ const BADGES: Record<AnswerStatus, [string, string]> = {
   failed: ["bad", "Failed"],
 };
 
-function StatusBadge({ status, finishReason }: { status: AnswerStatus; finishReason: string | null }) {
+function StatusBadge({ answer: { status, finishReason, refusal, text } }: { answer: Answer }) {
+  if (status === "complete" && refusal && !text) return <span class="badge warning">Refused by the model</span>;
   if (status === "complete" && finishReason === "length") return <span class="badge warning">Cut off at the maximum tokens</span>;
   if (status === "complete" && finishReason === "content_filter") return <span class="badge warning">Cut off by the content filter</span>;
   const [tone, label] = BADGES[status];
   return <span class={`badge ${tone}`}>{label}</span>;
 }
 
-function Metrics({ answer }: { answer: Answer }) {
+function Metrics({ answer, isCostUnread }: { answer: Answer; isCostUnread: boolean }) {
   const tokens = answer.promptTokens === null && answer.completionTokens === null ? "unknown" : [
     answer.promptTokens === null ? "? in" : `${formatCount(answer.promptTokens)} in`,
     answer.completionTokens === null ? "? out" : `${formatCount(answer.completionTokens)} out`,
@@ -132,7 +138,7 @@ function Metrics({ answer }: { answer: Answer }) {
       <div><dt>First token</dt><dd>{formatMilliseconds(answer.firstTokenMilliseconds)}</dd></div>
       <div><dt>Speed</dt><dd>{formatSpeed(answer)}</dd></div>
       <div><dt>Tokens</dt><dd>{answer.status === "streaming" && tokens === "unknown" ? "…" : tokens}</dd></div>
-      <div><dt>Cost</dt><dd>{answer.status === "streaming" || isPending ? "…" : formatUsd(answer.costUsd)}</dd></div>
+      <div><dt>Cost</dt><dd>{isCostUnread ? "not read" : answer.status === "streaming" || isPending ? "…" : formatUsd(answer.costUsd)}</dd></div>
       {answer.provider && <div><dt>Provider</dt><dd>{answer.provider}</dd></div>}
     </dl>
   );
@@ -143,59 +149,6 @@ function formatSpeed({ completionTokens, firstTokenMilliseconds, totalMillisecon
   const milliseconds = totalMilliseconds - firstTokenMilliseconds;
   const seconds = milliseconds / 1000;
   return milliseconds < MIN_SPEED_MILLISECONDS ? "–" : `${formatCount(Math.round(completionTokens / seconds))} tokens/s`;
-}
-
-/** Reads cost and tokens from the ledger when the answer has ended. */
-function useCost(answer: Answer, onChange: (patch: Partial<Answer>) => void): void {
-  const isWanted = answer.status !== "streaming" && answer.requestId !== null && answer.costUsd === undefined;
-  const { requestId } = answer;
-  useEffect(() => {
-    if (!isWanted) return undefined;
-    const controller = new AbortController();
-    const isAborted = (): boolean => controller.signal.aborted;
-    void (async () => {
-      for (const delay of COST_DELAYS_MILLISECONDS) {
-        await new Promise((resolve) => { setTimeout(resolve, delay); });
-        if (isAborted()) return;
-        const entry = await findEntry(requestId ?? "", controller.signal).catch(() => null);
-        if (isAborted()) return;
-        if (!entry) {
-          const isRefused = answer.status === "failed" && await wasRefused(requestId ?? "", controller.signal).catch(() => false);
-          if (isAborted()) return;
-          if (isRefused) {
-            onChange({ isRefused, costUsd: 0 });
-            return;
-          }
-          continue;
-        }
-        onChange({
-          costUsd: isFree(entry) ? 0 : entry.cost_usd ?? null,
-          promptTokens: answer.promptTokens ?? entry.prompt_tokens ?? null,
-          completionTokens: answer.completionTokens ?? entry.completion_tokens ?? null,
-          isEstimated: entry.estimated,
-        });
-        return;
-      }
-      onChange({ costUsd: null });
-    })();
-    return () => controller.abort();
-  }, [isWanted, requestId]);
-}
-
-async function findEntry(requestId: string, signal: AbortSignal): Promise<Entry | null> {
-  const { data } = await get("/v1/usage", { request: requestId }, signal);
-  return (data[0] as Entry | undefined) ?? null; // totals come only with `by`
-}
-
-/** Whether the gateway refused the request, so that no provider received it. */
-async function wasRefused(requestId: string, signal: AbortSignal): Promise<boolean> {
-  const { data } = await get("/v1/requests/refused", { request: requestId }, signal);
-  return data.length > 0;
-}
-
-/** Whether nothing was charged: a failed request without usage. */
-function isFree(entry: Entry): boolean {
-  return entry.status === "error" && entry.cost_usd === null && !entry.prompt_tokens && !entry.completion_tokens;
 }
 
 function detailsAddress(requestId: string): string {

@@ -16,7 +16,8 @@ export function ColumnPicker(
   },
 ) {
   const used = chosen.map(modelOf);
-  const next = available.find((name) => !used.includes(name)) ?? used.at(-1);
+  const unused = available.find((name) => !used.includes(name));
+  const next = unused ?? used.at(-1);
   const replace = (index: number, model: string): void => {
     const others = chosen.filter((_, at) => at !== index);
     onChange(chosen.map((column, at) => (at === index ? newColumn(model, others) : column)));
@@ -48,7 +49,7 @@ export function ColumnPicker(
           type="button" disabled={isDisabled} title="The same model can answer more than once."
           onClick={() => onChange([...chosen, newColumn(next, chosen)])}
         >
-          Add a model
+          {unused === undefined ? `Add ${next} again` : "Add a model"}
         </button>
       )}
     </div>

@@ -1,6 +1,8 @@
 /** Builds the body of a chat request from a conversation. */
 import { JsonSourceError, parseJson } from "./json-source";
-import { type Answer, type ChatSettings, type Column, type Conversation, type Turn, modelOf, toolResultKey } from "./types";
+import {
+  type Answer, type ChatSettings, type Column, type Conversation, type Turn, finishedCalls, modelOf, toolResultKey,
+} from "./types";
 
 export type ChatBody = Record<string, unknown> & { model: string; messages: Message[] };
 
@@ -127,7 +129,7 @@ function answerForHistory(turn: Turn, column: Column, source: Column): { source:
   const names = hasPrompt(turn) ? [column, source, ...Object.keys(turn.answers)] : [column, source];
   for (const name of names) {
     const answer = turn.answers[name];
-    if (answer && (answer.text || answer.toolCalls.length > 0)) return { source: name, answer };
+    if (answer && (answer.text || answer.refusal || finishedCalls(answer).length > 0)) return { source: name, answer };
   }
   return null;
 }
@@ -143,12 +145,13 @@ function userContent(turn: Turn): string | ContentPart[] {
 }
 
 function answerMessages(turn: Turn, answer: Answer, source: string): Message[] {
-  // A call that was cut off cannot be repeated, and a provider rejects it.
-  const calls = answer.status === "complete" ? answer.toolCalls : [];
-  if (!calls.length) return [{ role: "assistant", content: answer.text }];
+  const calls = finishedCalls(answer);
+  // Providers other than OpenAI do not know the field `refusal` of a message.
+  const text = answer.text || answer.refusal;
+  if (!calls.length) return [{ role: "assistant", content: text }];
   const assistant: Message = {
     role: "assistant",
-    content: answer.text || null,
+    content: text || null,
     tool_calls: calls.map((call) => ({
       id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },
     })),

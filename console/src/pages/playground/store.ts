@@ -2,7 +2,7 @@
  * Keeps conversations in this browser, one entry of `localStorage` each. They are bounded in number and size, belong to
  * the key that is logged in, and stay in memory if the storage is blocked.
  */
-import type { Conversation } from "./types";
+import { type Conversation, mapAnswers, newAnswer } from "./types";
 
 const PREFIX = "svc.playground.";
 const MAX_CONVERSATIONS = 50;
@@ -71,8 +71,9 @@ export class ConversationStore {
   private read(name: string): Conversation | null {
     try {
       const value = JSON.parse(localStorage.getItem(name) ?? "null") as Partial<Conversation> | null;
-      return value && Array.isArray(value.turns) && Array.isArray(value.models) && value.settings
-        ? (value as Conversation) : null;
+      if (!value || !Array.isArray(value.turns) || !Array.isArray(value.models) || !value.settings) return null;
+      // An older version of the page stored fewer fields of an answer.
+      return mapAnswers(value as Conversation, (answer) => ({ ...newAnswer(), ...answer }));
     } catch {
       return null; // blocked, or not written by this page
     }
@@ -92,7 +93,8 @@ export class ConversationStore {
 }
 
 function withoutImages(conversation: Conversation): Conversation {
-  return { ...conversation, turns: conversation.turns.map((turn) => ({ ...turn, images: [] })) };
+  const kept = { ...conversation, turns: conversation.turns.map((turn) => ({ ...turn, images: [] })) };
+  return mapAnswers(kept, (answer) => ({ ...answer, images: answer.images.map(() => "") }));
 }
 
 const CURRENT = "svc.playground.current";

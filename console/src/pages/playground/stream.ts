@@ -3,7 +3,7 @@ import type { ChatChunk } from "../../../build/schema";
 import { ApiError, request } from "../../api/client";
 import { readEvents } from "../../api/events";
 import type { ChatBody } from "./request";
-import { type Answer, type AnswerError, type ToolCall, newAnswer } from "./types";
+import { type Answer, type AnswerError, type ToolCall, hasContent, newAnswer } from "./types";
 
 /** More often would only cost time, as the screen shows no more. */
 const UPDATE_MILLISECONDS = 50;
@@ -12,6 +12,13 @@ interface ToolCallDelta {
   index?: number;
   id?: string;
   function?: { name?: string; arguments?: string };
+}
+
+/** Fields that the gateway passes on and does not describe: `refusal` of OpenAI, and those of OpenRouter, Ollama and vLLM. */
+interface ProviderDelta {
+  refusal?: string | null;
+  reasoning?: string | null;
+  images?: { image_url?: { url?: string } }[] | null;
 }
 
 type Chunk = Partial<ChatChunk> & { error?: { message?: string; code?: string } };
@@ -79,10 +86,6 @@ function describe(error: unknown): AnswerError {
   return { message: "The connection was lost before the answer was complete.", status: 200, code: "connection_error" };
 }
 
-export function hasContent(answer: Answer): boolean {
-  return answer.text !== "" || answer.reasoning !== "" || answer.toolCalls.length > 0;
-}
-
 function applyChunk(answer: Answer, chunk: Chunk): Partial<Answer> {
   const patch: Partial<Answer> = {};
   if (chunk.usage) {
@@ -92,9 +95,14 @@ function applyChunk(answer: Answer, chunk: Chunk): Partial<Answer> {
   const choice = chunk.choices?.[0];
   if (!choice) return patch;
   if (choice.finish_reason) patch.finishReason = choice.finish_reason;
-  if (choice.delta.content) patch.text = answer.text + choice.delta.content;
-  if (choice.delta.reasoning_content) patch.reasoning = answer.reasoning + choice.delta.reasoning_content;
-  if (choice.delta.tool_calls) patch.toolCalls = mergeToolCalls(answer.toolCalls, choice.delta.tool_calls);
+  const delta = choice.delta as typeof choice.delta & ProviderDelta;
+  if (delta.content) patch.text = answer.text + delta.content;
+  if (delta.refusal) patch.refusal = answer.refusal + delta.refusal;
+  const reasoning = delta.reasoning_content || delta.reasoning; // some providers send both, with the same text
+  if (reasoning) patch.reasoning = answer.reasoning + reasoning;
+  const images = (delta.images ?? []).map((image) => image.image_url?.url ?? "").filter(Boolean);
+  if (images.length) patch.images = [...answer.images, ...images];
+  if (delta.tool_calls) patch.toolCalls = mergeToolCalls(answer.toolCalls, delta.tool_calls);
   return patch;
 }
 

@@ -3,8 +3,8 @@ import { useState } from "preact/hooks";
 import { formatCount } from "../../components/format";
 import { AnswerCard } from "./answer";
 import { Thumbnails } from "./composer";
-import type { Column, Turn } from "./types";
-import { type Chat, hasFinishedCalls } from "./use-chat";
+import { type Column, type Turn, finishedCalls } from "./types";
+import type { Chat } from "./use-chat";
 
 /** A longer prompt is shown by its beginning. */
 const MAX_PROMPT_CHARACTERS = 2000;
@@ -36,7 +36,7 @@ export function TurnView(
       </div>
       {isLast && !chat.isStreaming && (
         <div class="row">
-          {answers.some(([, answer]) => hasFinishedCalls(answer)) && (
+          {answers.some(([, answer]) => finishedCalls(answer).length > 0) && (
             <button type="button" onClick={chat.sendToolResults}>Send the results of the tools</button>
           )}
           {answers.length > 1 && (

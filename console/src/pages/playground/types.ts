@@ -52,6 +52,10 @@ export interface Answer {
   status: AnswerStatus;
   text: string;
   reasoning: string;
+  /** The words in which the model refused. */
+  refusal: string;
+  /** Addresses as the model sent them: data URLs, or those of other hosts. */
+  images: string[];
   toolCalls: ToolCall[];
   finishReason: string | null;
   error: AnswerError | null;
@@ -83,6 +87,28 @@ export interface Turn {
 /** Two models may give their calls the same id. */
 export function toolResultKey(column: Column, call: ToolCall): string {
   return `${column}\n${call.id}`;
+}
+
+/** Returns the conversation with each answer changed. */
+export function mapAnswers(conversation: Conversation, change: (answer: Answer) => Answer): Conversation {
+  return {
+    ...conversation,
+    turns: conversation.turns.map((turn) => ({
+      ...turn,
+      answers: Object.fromEntries(Object.entries(turn.answers).map(([column, answer]) => [column, change(answer)])),
+    })),
+  };
+}
+
+export function hasContent(answer: Answer): boolean {
+  return answer.text !== "" || answer.reasoning !== "" || answer.refusal !== "" || answer.images.length > 0
+    || answer.toolCalls.length > 0;
+}
+
+/** Returns the calls that can have results. A call that was cut off has broken arguments, and a provider rejects it. */
+export function finishedCalls(answer: Answer): ToolCall[] {
+  const isCutOff = answer.finishReason === "length" || answer.finishReason === "content_filter";
+  return answer.status === "complete" && !isCutOff ? answer.toolCalls : [];
 }
 
 /** As typed: an empty text leaves the parameter out of the request. */
@@ -122,8 +148,8 @@ export function newConversation(models: Column[], settings: ChatSettings = NO_SE
 
 export function newAnswer(): Answer {
   return {
-    status: "streaming", text: "", reasoning: "", toolCalls: [], finishReason: null, error: null, requestId: null,
-    provider: null, promptTokens: null, completionTokens: null, isEstimated: false, firstTokenMilliseconds: null,
+    status: "streaming", text: "", reasoning: "", refusal: "", images: [], toolCalls: [], finishReason: null, error: null,
+    requestId: null, provider: null, promptTokens: null, completionTokens: null, isEstimated: false, firstTokenMilliseconds: null,
     totalMilliseconds: null, costUsd: undefined,
   };
 }

@@ -3,7 +3,10 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { buildRequest } from "./request";
 import { ConversationStore, type SaveResult, currentId, setCurrentId } from "./store";
 import { streamAnswer } from "./stream";
-import { type Answer, type Column, type Conversation, type Turn, newAnswer, newConversation, newId } from "./types";
+import {
+  type Answer, type AnswerError, type Column, type Conversation, type Turn, finishedCalls, hasContent, mapAnswers,
+  newAnswer, newConversation, newId,
+} from "./types";
 
 const SAVE_MILLISECONDS = 500;
 const TITLE_CHARACTERS = 60;
@@ -85,8 +88,10 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
       window.removeEventListener("pagehide", leave);
       window.removeEventListener("pageshow", stay);
       window.removeEventListener("storage", refresh);
-      save(); // with the answers still as running: they are shown as interrupted later
-      stop();
+      latest.current = endRunning(latest.current, LEFT);
+      save();
+      running.current.forEach((controller) => controller.abort());
+      running.current.clear();
     };
   }, [save, stop, store]);
 
@@ -138,18 +143,21 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
 
   const sendToolResults = useCallback(() => {
     const answers = Object.entries(latest.current.turns.at(-1)?.answers ?? {});
-    addTurn("", [], answers.filter(([, answer]) => hasFinishedCalls(answer)).map(([column]) => column));
+    addTurn("", [], answers.filter(([, answer]) => finishedCalls(answer).length > 0).map(([column]) => column));
   }, [addTurn]);
 
   const open = useCallback((next: Conversation) => {
+    if (next.id === latest.current.id) return;
+    latest.current = endRunning(latest.current, LEFT);
     save();
-    stop();
-    running.current.clear();
+    const controllers = [...running.current.values()];
+    running.current.clear(); // the last state of an aborted answer belongs to the conversation that is left
+    controllers.forEach((controller) => controller.abort());
     setRunningCount(0);
-    latest.current = endRunning(next);
+    latest.current = endRunning(next, CLOSED);
     setConversation(latest.current);
     setCurrentId(next.id);
-  }, [save, stop]);
+  }, [save]);
 
   const rename = useCallback((id: string, title: string) => {
     if (id === latest.current.id) {
@@ -186,29 +194,22 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
   };
 }
 
-/** Only complete calls can have results. */
-export function hasFinishedCalls(answer: Answer): boolean {
-  return answer.status === "complete" && answer.toolCalls.length > 0;
-}
-
 function recoverCurrent(store: ConversationStore): Conversation | null {
   const id = currentId();
   const found = id === null ? null : store.find(id);
-  return found && endRunning(found);
+  return found && endRunning(found, CLOSED);
 }
 
-/** An answer that was running when the page was closed is incomplete. */
-function endRunning(conversation: Conversation): Conversation {
-  const end = (answer: Answer): Answer => (answer.status !== "streaming" ? answer : {
-    ...answer,
-    status: answer.text || answer.reasoning ? "interrupted" : "failed",
-    error: { message: "The page was closed before the answer was complete.", status: 0, code: "page_closed" },
-  });
-  return {
-    ...conversation,
-    turns: conversation.turns.map((turn) => ({
-      ...turn,
-      answers: Object.fromEntries(Object.entries(turn.answers).map(([model, answer]) => [model, end(answer)])),
-    })),
-  };
+const CLOSED: AnswerError = {
+  message: "The page was closed before the answer was complete.", status: 0, code: "page_closed",
+};
+const LEFT: AnswerError = {
+  message: "You left the conversation before the answer was complete.", status: 0, code: "conversation_left",
+};
+
+/** Ends the answers that were running when the page was closed or the conversation was left. They are incomplete. */
+function endRunning(conversation: Conversation, error: AnswerError): Conversation {
+  return mapAnswers(conversation, (answer) => (answer.status !== "streaming" ? answer : {
+    ...answer, status: hasContent(answer) ? "interrupted" : "failed", error,
+  }));
 }
