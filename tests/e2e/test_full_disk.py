@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import Gateway, provider_environment, run
+from tests.e2e.registry.conftest import make_bundle
 from tests.fakes.provider import FakeProvider
 from tests.soak import disk
 
@@ -29,9 +30,11 @@ def small_disk() -> Iterator[Path]:
 
 
 def test_full_disk_at_start_gateway_answers_and_keeps_ledger_entries(
-    small_disk: Path, fakes: dict[str, FakeProvider]
+    small_disk: Path, fakes: dict[str, FakeProvider], tmp_path: Path
 ) -> None:
     assert run("keys", "ls", home=small_disk).returncode == 0  # creates the database
+    bundle = make_bundle(tmp_path / "m.xyb")
+    assert run("registry", "add", str(bundle), home=small_disk).returncode == 0
     full, free = disk.by_filling(small_disk)
     full()
     gateway = Gateway(small_disk, env=provider_environment(fakes), config=None)
@@ -39,6 +42,7 @@ def test_full_disk_at_start_gateway_answers_and_keeps_ledger_entries(
     try:
         gateway.start()
         assert [gateway.chat().status for _ in range(3)] == [200] * 3
+        assert gateway.request("GET", "/v1/models").status == 200
         free()
         assert gateway.stop(20) == 0
         log = gateway.log

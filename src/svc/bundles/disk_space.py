@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import sqlite3
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 from svc.errors import InsufficientStorage
 
+MIN_FREE_DISK_BYTES = 64 * 1024
+"""A disk with less free space counts as full: the WAL and shared-memory files of SQLite need more."""
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@contextmanager
+@contextlib.contextmanager
 def translate_disk_full_errors(message: str = "The registry's disk is full.") -> Iterator[None]:
     """Raise InsufficientStorage for a disk-full, quota or file size error in the context."""
     try:
@@ -21,7 +24,16 @@ def translate_disk_full_errors(message: str = "The registry's disk is full.") ->
         if error.errno in _DISK_FULL_ERRNOS:
             raise InsufficientStorage(message) from error
         raise
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-            raise InsufficientStorage(message) from error
-        raise
+
+
+def is_disk_full(folder: Path) -> bool:
+    """Return whether the disk of the folder has less space than SQLite needs, which then reports an I/O error."""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(folder)
+        return disk.f_blocks > 0 and disk.f_bavail * disk.f_frsize < MIN_FREE_DISK_BYTES
+    return False
+
+
+def is_unwritable(error: OSError) -> bool:
+    """Return whether the disk is full, or this process may not change the file or folder."""
+    return error.errno in (*_DISK_FULL_ERRNOS, errno.EACCES, errno.EPERM, errno.EROFS)

@@ -126,3 +126,27 @@ def test_pull_through_full_disk_returns_507_until_space_is_freed(machine, disk, 
     assert ask(server, "GET", "/index")[0] == 200
     free(disk)
     assert ask(server, "GET", "/bundles/m/1.0/any/m.xyb") == (200, (tmp_path / "m.xyb").read_bytes())
+
+
+def test_registry_commands_on_full_disk_read_and_explain_writes(machine, disk, tmp_path):
+    one = machine(SVC_REGISTRY_ROOT=str(disk / "registry"))
+    one.run("registry", "add", make_bundle(tmp_path / "a.xyb", "a", "1"))
+    folder = one.run("registry", "pull", "a@1").stdout
+    server = one.serve()
+    one.run("registry", "add", make_bundle(tmp_path / "b.xyb", "b", "1"))
+    server.kill()  # SQLite has not written its log to the database
+    assert (disk / "registry/.registry/records.sqlite-wal").stat().st_size
+    (disk / "registry/.registry/records.sqlite-shm").unlink()
+    fill(disk)
+    assert [line.split()[0] for line in one.run("registry", "ls").stdout.splitlines()] == ["MODEL", "a", "b"]
+    assert one.run("registry", "verify").stdout.split() == ["ok", "a/1/any", "ok", "b/1/any"]
+    assert one.run("registry", "pull", "a@1").stdout == folder
+    assert one.run("registry", "gc").stdout == ""
+    yank = one.run("registry", "yank", "a@1", check=1).stderr
+    assert "svc: The registry's disk is full: free some space. (" in yank
+    server = one.serve()
+    assert ask(server, "GET", "/bundles/a/1/any/a.xyb") == (200, (tmp_path / "a.xyb").read_bytes())
+    assert sorted(json.loads(ask(server, "GET", "/index")[1])) == ["a/1/any", "b/1/any"]
+    free(disk)
+    one.run("registry", "yank", "a@1")
+    assert json.loads(ask(server, "GET", "/index")[1])["a/1/any"]["yanked"], "the server shows old records"

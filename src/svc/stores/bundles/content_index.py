@@ -9,6 +9,7 @@ from svc.bundles.reference import BundleReference, select_entry
 from svc.bundles.remote_metadata import read_remote_metadata
 from svc.errors import SvcError
 from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.unreadable import warn_unreadable
 from svc.wire.bundle import BundleEntry
 
 
@@ -31,7 +32,8 @@ class BundleContentIndex:
                 return [
                     entry.model_id for entry in self._newest_entries(store) if file_name in self._files_of(store, entry)
                 ]
-        except (SvcError, OSError):
+        except (SvcError, OSError) as error:
+            warn_unreadable(self._root, error)
             return []
 
     def _newest_entries(self, store: FolderStore) -> list[BundleEntry]:

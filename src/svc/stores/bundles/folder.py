@@ -27,7 +27,7 @@ import msgspec
 from svc.bundles.archive import ARCHIVE_READ_BYTES, ArchiveLimits
 from svc.bundles.digest import sha256_file
 from svc.bundles.disk_space import translate_disk_full_errors
-from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage
+from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage, InternalError
 from svc.file_lock import hold_lock
 from svc.stores.bundles import maintenance
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
@@ -42,7 +42,10 @@ RESERVED_DISK_BYTES = 16 << 20
 
 
 class FolderStore:
-    """A local registry. Opening it creates the folder, cleans up after crashed processes and imports index.json."""
+    """A local registry. Opening it creates the folder, cleans up after crashed processes and imports index.json.
+
+    On a full disk or in a read-only folder, it can be read, and the next writer cleans up and imports.
+    """
 
     is_on_disk = True
 
@@ -52,13 +55,16 @@ class FolderStore:
         self.work_dir = self.root / ".registry"
         for name in ("uploads", "locks", "downloads", "unpacking", "aside"):
             (self.work_dir / name).mkdir(parents=True, exist_ok=True)
-        with translate_disk_full_errors():
-            self.records = BundleRecords(self.work_dir / "records.sqlite")
+        self.records = BundleRecords(self.work_dir / "records.sqlite")
         self._hash_lock = threading.Lock()
         self._hash_locks: dict[str, threading.Lock] = {}
         self.index_file = IndexJson(self.root, self.work_dir, self.records)
-        maintenance.remove_leftovers(self)
-        self.index_file.sync()
+        try:
+            maintenance.remove_leftovers(self)
+            self.index_file.sync()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self.index_file.close()
@@ -204,7 +210,7 @@ class FolderStore:
         try:
             with translate_disk_full_errors():
                 entry = self.records.update(entry.key, sha256=digest) or entry
-        except InsufficientStorage:  # the hash is valid, and can be stored later
+        except (InsufficientStorage, InternalError):  # the hash is valid, and can be stored later
             return msgspec.structs.replace(entry, sha256=digest)
         self.index_file.mark_changed()
         return entry

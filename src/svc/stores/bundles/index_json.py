@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from svc.bundles import index_parser
-from svc.bundles.disk_space import translate_disk_full_errors
-from svc.errors import InsufficientStorage
+from svc.bundles.disk_space import is_unwritable, translate_disk_full_errors
+from svc.errors import InsufficientStorage, InternalError, SvcError
 from svc.file_lock import hold_lock
 from svc.stores.bundles.records import BundleRecords
 from svc.wire.bundle import BundleEntry, entry_for_json
@@ -48,7 +48,7 @@ class IndexJson:
         self._is_due = False
         self._closing = threading.Event()
         self.is_behind = False
-        """True after a full disk prevented a write. The records are correct, and the file follows later."""
+        """True after a full disk or a read-only folder prevented a write. The records are correct."""
 
     def mark_changed(self) -> None:
         """Schedule a write after a record change: inline while that is cheap, else in the thread."""
@@ -80,7 +80,7 @@ class IndexJson:
                 self._is_due = False
             try:
                 self.sync()
-            except OSError:
+            except (OSError, SvcError):
                 log.exception("index.json could not be written")
             self._closing.wait(self._last_sync_seconds * REST_PER_SYNC_SECOND)
 
@@ -89,14 +89,28 @@ class IndexJson:
         return _file_fingerprint(self._path) != (self._records.get_state("index_stamp") or "")
 
     def sync(self) -> None:
-        """Import changes, and write if needed. A full disk postpones the write, since the records are authoritative."""
+        """Import changes, and write if needed. A full disk or a read-only folder postpones this."""
         started_at = time.perf_counter()
         try:
+            if not self._records.is_writable and self._is_current():
+                self.is_behind = False
+                return
             with translate_disk_full_errors():
                 self._sync()
         except InsufficientStorage:
-            self._postpone()
+            self._postpone("the disk is full: index.json will be written when there is space")
+        except InternalError as error:
+            self._postpone(f"index.json is not synchronized: {error.message}")
+        except OSError as error:
+            if not is_unwritable(error):
+                raise
+            self._postpone(f"index.json is not synchronized: {error}")
         self._last_sync_seconds = time.perf_counter() - started_at
+
+    def _is_current(self) -> bool:
+        """Return whether the file has the current records, and no change of another tool."""
+        is_written = self._records.revision() == self._records.get_state("projected")
+        return is_written and not self.is_modified_externally()
 
     def _sync(self) -> None:
         with hold_lock(self._lock):
@@ -113,9 +127,9 @@ class IndexJson:
                 self._records.set_state(projected=revision, index_stamp=_file_fingerprint(self._path))
         self.is_behind = False
 
-    def _postpone(self) -> None:
+    def _postpone(self, reason: str) -> None:
         if not self.is_behind:
-            log.warning("the disk is full: index.json will be written when there is space")
+            log.warning("%s", reason)
         self.is_behind = True
 
     def _write(self) -> None:

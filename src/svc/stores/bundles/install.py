@@ -11,12 +11,13 @@ from svc.bundles.digest import sha256_file
 from svc.bundles.pack import pack
 from svc.bundles.platform import ANY_PLATFORM, compatible_platforms
 from svc.bundles.reference import parse_reference, select_entry
-from svc.errors import SvcError
+from svc.errors import BundleNotFound, InvalidBundle, InvalidRequest, SvcError
 from svc.file_lock import hold_lock
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.folder_use import open_folder
 from svc.stores.bundles.locks import striped_lock_path
 from svc.stores.bundles.unpacked_content import write_manifest
+from svc.stores.bundles.unreadable import warn_unreadable
 from svc.wire.bundle import BundleEntry
 
 
@@ -73,7 +74,10 @@ def find_unpacked(root: Path, reference: str) -> Path | None:
         with open_folder(root) as store:
             entry = select_entry(requested, store.entries(requested.model_id), compatible_platforms())
             return store.unpack(entry) if entry else None
-    except (SvcError, OSError):  # a read-only root has only unpacked bundles
+    except (InvalidRequest, InvalidBundle, BundleNotFound):
+        return None
+    except (SvcError, OSError) as error:  # a read-only root has only unpacked bundles
+        warn_unreadable(root, error)
         return None
 
 

@@ -14,8 +14,9 @@ from typing import Protocol
 
 from svc.bundles.archive import ArchiveLimits
 from svc.bundles.digest import sha256_file
+from svc.bundles.disk_space import is_unwritable
 from svc.bundles.reference import check_name
-from svc.errors import InvalidRequest, SvcError
+from svc.errors import InsufficientStorage, InternalError, InvalidRequest, SvcError
 from svc.file_lock import hold_lock
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.index_json import IndexJson
@@ -44,7 +45,15 @@ class MaintainedStore(Protocol):
 
 
 def remove_leftovers(store: MaintainedStore) -> None:
-    """Remove files of crashed processes. Files of running processes are locked."""
+    """Remove files of crashed processes. Files of running processes are locked. A read-only folder stays unchanged."""
+    try:
+        _remove_leftovers(store)
+    except OSError as error:
+        if not is_unwritable(error):
+            raise
+
+
+def _remove_leftovers(store: MaintainedStore) -> None:
     uploads = store.work_dir / "uploads"
     for note in uploads.glob("*.to"):
         part = note.with_suffix(".part")
@@ -143,7 +152,8 @@ def _verify_entry(store: MaintainedStore, entry: BundleEntry, repair: bool) -> V
     except OSError as error:
         return VerifyFinding(entry.key, "missing", f"{path}: {error.strerror}; pull or publish it again")
     if entry.sha256 is None and status.st_size == entry.size_bytes:
-        store.records.update(entry.key, sha256=digest)
+        with contextlib.suppress(InsufficientStorage, InternalError):  # it can be stored later
+            store.records.update(entry.key, sha256=digest)
         return VerifyFinding(entry.key, "ok", "hash computed")
     if (digest, status.st_size) == (entry.sha256, entry.size_bytes):
         return VerifyFinding(entry.key, "ok")

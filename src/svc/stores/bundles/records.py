@@ -7,67 +7,59 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from svc.errors import CommandFailed
+from svc.stores.bundles.records_file import identify_files, open_records, translate_record_errors
 from svc.wire.bundle import BundleEntry, Signature
 
-RECORDS_BUSY_TIMEOUT_SECONDS = 60.0
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS bundle (
-    model_id TEXT NOT NULL, version TEXT NOT NULL, target TEXT NOT NULL,
-    size_bytes INTEGER NOT NULL, path TEXT NOT NULL, sha256 TEXT, created TEXT,
-    yanked INTEGER NOT NULL DEFAULT 0, signatures TEXT NOT NULL DEFAULT '[]',
-    PRIMARY KEY (model_id, version, target)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS unread (key TEXT PRIMARY KEY, raw TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-INSERT OR IGNORE INTO state VALUES ('revision', '0');
-"""
 _RECORD_COLUMNS = "model_id, version, target, size_bytes, path, sha256, created, yanked, signatures"
 _WHERE_KEY = "WHERE model_id = ? AND version = ? AND target = ?"
 _INCREMENT_REVISION_SQL = "UPDATE state SET value = CAST(value AS INTEGER) + 1 WHERE name = 'revision'"
 
 
 class BundleRecords:
-    """One connection, shared by all threads of the process under a lock."""
+    """One connection, shared by all threads of the process under a lock.
+
+    On a full disk and in a read-only folder, the records can be read and not changed. All methods may raise
+    InsufficientStorage and InternalError, and CommandFailed for a damaged file.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open the file. Raises CommandFailed if it is not a database."""
+        """Open the file, or create it."""
         self._lock = threading.RLock()
-        self._connection = _open_database(path)
+        self._path = path
+        self._opened = open_records(path)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
         with self._lock:
-            self._connection.close()
+            self._opened.connection.close()
+
+    @property
+    def is_writable(self) -> bool:
+        """Return whether the records could be changed when the file was opened last."""
+        return self._opened.write_error is None
 
     def entries(self, model_id: str | None = None) -> list[BundleEntry]:
         """Return all records, or those of one model, sorted by key."""
         where, values = ("WHERE model_id = ?", (model_id,)) if model_id is not None else ("", ())
-        with self._lock:
-            rows = self._connection.execute(f"SELECT {_RECORD_COLUMNS} FROM bundle {where}", values).fetchall()  # noqa: S608
+        rows = self._select(f"SELECT {_RECORD_COLUMNS} FROM bundle {where}", values)  # noqa: S608
         return sorted(map(_entry_from_row, rows), key=lambda entry: entry.key)
 
     def list_unhashed(self) -> list[BundleEntry]:
         """Return the records without a hash."""
-        with self._lock:
-            rows = self._connection.execute(f"SELECT {_RECORD_COLUMNS} FROM bundle WHERE sha256 IS NULL").fetchall()  # noqa: S608
+        rows = self._select(f"SELECT {_RECORD_COLUMNS} FROM bundle WHERE sha256 IS NULL")  # noqa: S608
         return sorted(map(_entry_from_row, rows), key=lambda entry: entry.key)
 
     def find(self, key: str) -> BundleEntry | None:
         """Return the record of that key, or None."""
-        with self._lock:
-            row = self._connection.execute(
-                f"SELECT {_RECORD_COLUMNS} FROM bundle {_WHERE_KEY}",  # noqa: S608
-                _split_key(key),
-            ).fetchone()
-        return None if row is None else _entry_from_row(row)
+        rows = self._select(f"SELECT {_RECORD_COLUMNS} FROM bundle {_WHERE_KEY}", _split_key(key))  # noqa: S608
+        return _entry_from_row(rows[0]) if rows else None
 
     def revision(self) -> str:
         """Return the revision, which increases with every record change."""
@@ -75,14 +67,13 @@ class BundleRecords:
 
     def get_state(self, name: str) -> str | None:
         """Return a state value, or None."""
-        with self._lock:
-            row = self._connection.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._select("SELECT value FROM state WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else None
 
     def set_state(self, **values: str) -> None:
         """Store state values."""
-        with self._write_transaction(increments_revision=False):
-            self._connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", list(values.items()))
+        with self._write_transaction(increments_revision=False) as connection:
+            connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", list(values.items()))
 
     def insert(self, entry: BundleEntry) -> BundleEntry:
         """Add a record. Returns the stored record, which is the existing one if there was one."""
@@ -91,76 +82,67 @@ class BundleRecords:
     def insert_all(self, entries: Iterable[BundleEntry]) -> list[BundleEntry]:
         """Add records in one transaction."""
         stored = []
-        with self._write_transaction():
+        with self._write_transaction() as connection:
             for entry in entries:
-                self._connection.execute(
-                    "INSERT OR IGNORE INTO bundle VALUES (?,?,?,?,?,?,?,?,?)", _row_from_entry(entry)
-                )
+                connection.execute("INSERT OR IGNORE INTO bundle VALUES (?,?,?,?,?,?,?,?,?)", _row_from_entry(entry))
                 stored.append(self.find(entry.key) or entry)
         return stored
 
     def update(self, key: str, **values: str | int | None) -> BundleEntry | None:
         """Change columns of a record. Returns the new record, or None."""
         columns = ", ".join(f"{name} = ?" for name in values)
-        with self._write_transaction():
-            self._connection.execute(f"UPDATE bundle SET {columns} {_WHERE_KEY}", (*values.values(), *_split_key(key)))  # noqa: S608
+        with self._write_transaction() as connection:
+            connection.execute(f"UPDATE bundle SET {columns} {_WHERE_KEY}", (*values.values(), *_split_key(key)))  # noqa: S608
             return self.find(key)
 
     def remove(self, key: str) -> None:
         """Remove a record."""
-        with self._write_transaction():
-            self._connection.execute(f"DELETE FROM bundle {_WHERE_KEY}", _split_key(key))  # noqa: S608
+        with self._write_transaction() as connection:
+            connection.execute(f"DELETE FROM bundle {_WHERE_KEY}", _split_key(key))  # noqa: S608
 
     def list_unusable(self) -> dict[str, msgspec.Raw]:
         """Return the entries of other tools that could not be decoded. They stay in index.json."""
-        with self._lock:
-            rows = self._connection.execute("SELECT key, raw FROM unread ORDER BY key").fetchall()
+        rows = self._select("SELECT key, raw FROM unread ORDER BY key")
         return {key: msgspec.Raw(raw.encode()) for key, raw in rows}
 
     def set_unusable(self, raws: Mapping[str, msgspec.Raw]) -> None:
         """Replace the entries that could not be decoded."""
-        with self._write_transaction(increments_revision=False):
-            self._connection.execute("DELETE FROM unread")
-            self._connection.executemany(
+        with self._write_transaction(increments_revision=False) as connection:
+            connection.execute("DELETE FROM unread")
+            connection.executemany(
                 "INSERT INTO unread VALUES (?, ?)", [(k, bytes(v).decode()) for k, v in raws.items()]
             )
 
+    def _select(self, sql: str, values: Sequence[str] = ()) -> list[Any]:
+        """Return the rows. A copy in memory is replaced first if the file has changed."""
+        with self._lock, translate_record_errors(self._path):
+            if self._opened.copied_files and self._opened.copied_files != identify_files(self._path):
+                self._reopen()
+            return self._opened.connection.execute(sql, values).fetchall()
+
+    def _reopen(self) -> None:
+        opened = open_records(self._path)
+        self._opened.connection.close()
+        self._opened = opened
+
     @contextmanager
-    def _write_transaction(self, *, increments_revision: bool = True) -> Iterator[None]:
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
+    def _write_transaction(self, *, increments_revision: bool = True) -> Iterator[sqlite3.Connection]:
+        with self._lock, translate_record_errors(self._path):
+            if self._opened.write_error is not None:
+                self._reopen()  # there may be space again
+            if self._opened.write_error is not None:
+                raise self._opened.write_error
+            connection = self._opened.connection
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                yield
+                yield connection
                 if increments_revision:
-                    self._connection.execute(_INCREMENT_REVISION_SQL)
-                self._connection.execute("COMMIT")
+                    connection.execute(_INCREMENT_REVISION_SQL)
+                connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # a full disk ends the transaction
-                    self._connection.execute("ROLLBACK")
+                if connection.in_transaction:  # a full disk ends the transaction
+                    connection.execute("ROLLBACK")
                 raise
-
-
-def _open_database(path: Path) -> sqlite3.Connection:
-    """Open the database. SQLite returns SQLITE_BUSY at once while another process creates the file, so retry."""
-    deadline = time.monotonic() + RECORDS_BUSY_TIMEOUT_SECONDS
-    while True:
-        db = sqlite3.connect(path, timeout=RECORDS_BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.executescript(_SCHEMA)
-            return db
-        except sqlite3.OperationalError as error:
-            db.close()
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        except sqlite3.DatabaseError as error:
-            db.close()
-            raise CommandFailed(
-                f"{path} cannot be read ({error}). Move it away: the entries of index.json are imported again, "
-                "and other bundles are found by: svc registry verify --repair"
-            ) from error
 
 
 def _split_key(key: str) -> tuple[str, str, str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from svc.bundles.disk_space import is_disk_full
 from svc.errors import UsageError
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.sql import SqlDatabase
@@ -17,8 +17,6 @@ from svc.stores.database.statements import DatabaseCursor
 
 DATABASE_BUSY_TIMEOUT_SECONDS = 10.0
 """Maximum time that a writer waits for the write lock."""
-MIN_FREE_DISK_BYTES = 64 * 1024
-"""A disk with less free space counts as full: the WAL and shared-memory files need more."""
 
 
 class SqliteDatabase(SqlDatabase):
@@ -102,8 +100,4 @@ def open_database(url: str, timeout_seconds: float = 0.0) -> SqliteDatabase:
 
 def _disk_full_hint(path: Path) -> str:
     """Return a hint for a full disk, which SQLite can report as "disk I/O error"."""
-    with contextlib.suppress(OSError):
-        disk = os.statvfs(path.parent)
-        if disk.f_blocks and disk.f_bavail * disk.f_frsize < MIN_FREE_DISK_BYTES:
-            return ", since its disk is full"
-    return ""
+    return ", since its disk is full" if is_disk_full(path.parent) else ""

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from svc.bundles.digest import sha256_file
 from svc.bundles.pack import pack
 from svc.stores.bundles.content_index import BundleContentIndex
 from svc.stores.bundles.folder import FolderStore
+from svc.stores.bundles.install import find_unpacked
 from svc.wire.bundle import BundleEntry
 
 
@@ -54,3 +57,16 @@ def test_models_with_file_damaged_or_missing_bundle_is_skipped(tmp_path: Path):
 def test_models_with_file_root_is_not_a_folder_returns_empty_list(tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert BundleContentIndex(tmp_path / "file").models_with_file("stt.json") == []
+
+
+def test_unreadable_records_are_no_bundles_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    root = tmp_path / "root"
+    publish(root, tmp_path, "mouth", "1.0", "tts.json")
+    records = root / ".registry/records.sqlite"
+    records.unlink()
+    records.mkdir()
+    for _ in range(2):
+        assert BundleContentIndex(root).models_with_file("tts.json") == []
+        assert find_unpacked(root, "mouth") is None
+    (message,) = caplog.messages
+    assert message.startswith(f"bundles of {root} are not available: The registry's records cannot be")
