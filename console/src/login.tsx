@@ -21,6 +21,9 @@ export function Login({ hasEnded, onLogin }: { hasEnded: boolean; onLogin: (sess
   useEffect(() => {
     overlay.current?.showModal();
     input.current?.focus();
+    if (!hasEnded) return undefined;
+    document.addEventListener("keydown", ignoreEscape, { capture: true });
+    return () => document.removeEventListener("keydown", ignoreEscape, { capture: true });
   }, []);
 
   const submit = async (event: Event): Promise<void> => {
@@ -63,8 +66,20 @@ export function Login({ hasEnded, onLogin }: { hasEnded: boolean; onLogin: (sess
       </form>
     </main>
   );
+  if (!hasEnded) return form;
   // Over a page whose session ended: the page may have an open dialog, and only a newer one is above it.
-  return hasEnded
-    ? <dialog ref={overlay} class="login-overlay" aria-label="Log in" onCancel={(event) => event.preventDefault()}>{form}</dialog>
-    : form;
+  return (
+    <dialog
+      ref={overlay} class="login-overlay" aria-label="Log in" onCancel={(event) => event.preventDefault()}
+      // A browser may close a dialog in spite of the handler above, for example with the back gesture of a phone.
+      onClose={() => { overlay.current?.showModal(); input.current?.focus(); }}
+    >
+      {form}
+    </dialog>
+  );
+}
+
+/** The form must stay, and so must the dialogs below it: in Chromium, one Escape can close several dialogs. */
+function ignoreEscape(event: KeyboardEvent): void {
+  if (event.key === "Escape") event.preventDefault();
 }

@@ -34,9 +34,9 @@ export default function RequestsPage() {
           </button>
         )}
         <p class="hint" role="status">{describeTail(requests, isLive, Boolean(query["until"]))}</p>
-        {requests.waiting.length > 0 && (
+        {(requests.isBehind || requests.waiting.length > 0) && (
           <button type="button" class="primary" onClick={() => { requests.showWaiting(); window.scrollTo({ top: 0 }); }}>
-            Show {formatCount(requests.waiting.length)} new
+            {requests.isBehind ? "Show the newest" : `Show ${formatCount(requests.waiting.length)} new`}
           </button>
         )}
       </div>
@@ -52,18 +52,18 @@ export default function RequestsPage() {
 
 function Results({ requests }: { requests: LoadedRequests }) {
   const isAdmin = useIsAdmin();
-  const { rows, nextCursor, searchedUntil, isLoading } = requests;
+  const { rows, nextPage, searchedUntil, isLoading } = requests;
   if (!rows) return requests.error ? null : <Loading />;
   return (
     <>
       <RefusedHint />
-      {rows.length === 0 && !nextCursor && <NoRequests />}
+      {rows.length === 0 && !nextPage && <NoRequests />}
       {rows.length > 0 && (
         <TableScroll id={TABLE_ID} label="Requests" isStale={isLoading}>
           <RequestTable rows={rows} showsKeys={isAdmin} />
         </TableScroll>
       )}
-      {nextCursor && (
+      {nextPage && (
         <div class="row">
           <BusyButton type="button" isBusy={isLoading} onClick={requests.loadMore}>{isLoading ? "Loading…" : "Load more"}</BusyButton>
           <p class="hint">{formatCount(rows.length)} shown. Searched back to {formatTime(searchedUntil)}.</p>
@@ -96,6 +96,7 @@ function isReading(): boolean {
 function describeTail(requests: LoadedRequests, isLive: boolean, hasEnd: boolean): string {
   if (hasEnd) return "";
   const waiting = requests.waiting.length;
+  if (requests.isBehind) return `${isLive ? "Live" : "Paused"}. There are more new requests than can be added to this list.`;
   if (!isLive) return waiting ? `Paused. ${formatCount(waiting)} waiting.` : "Paused.";
   return waiting ? `Live. ${formatCount(waiting)} waiting while you read.` : "Live: new requests appear by themselves.";
 }

@@ -10,14 +10,21 @@ const MAX_REFUSED_ROWS = 500;
 const CONSOLE_ROUTES = /^\/(console|v1\/(admin|requests|usage|overview|events))(\/|$)/;
 /** An entry can appear some seconds after its time. */
 const OVERLAP_MILLISECONDS = 15_000;
-const MAX_TAIL_ROWS = 200;
+const TAIL_PAGE_ROWS = 200;
+/** New requests beyond this number are loaded with the list itself, page by page. */
+const MAX_TAIL_PAGES = 5;
 const MAX_ROWS = 2000;
+
+/** The parameters of the next page: a cursor of the API, or the end of the rows that are shown. */
+type NextPage = { cursor: string } | { until: string };
 
 export interface LoadedRequests {
   rows: RequestRow[] | null;
   /** New requests that are not shown yet, newest first. */
   waiting: RequestRow[];
-  nextCursor: string | null;
+  /** There are more new requests than the tail reads: only `showWaiting` or `reload` loads them. */
+  isBehind: boolean;
+  nextPage: NextPage | null;
   searchedUntil: string;
   error: ApiError | null;
   isLoading: boolean;
@@ -26,18 +33,18 @@ export interface LoadedRequests {
   reload: () => void;
 }
 
-interface State extends Pick<LoadedRequests, "rows" | "waiting" | "nextCursor" | "searchedUntil" | "error" | "isLoading"> {
+interface State extends Pick<LoadedRequests, "rows" | "waiting" | "isBehind" | "nextPage" | "searchedUntil" | "error" | "isLoading"> {
   /** Refused requests that are older than the pages of the ledger so far. */
   olderRefused: RequestRow[];
 }
 const EMPTY: State = {
-  rows: null, waiting: [], olderRefused: [], nextCursor: null, searchedUntil: "", error: null, isLoading: true,
+  rows: null, waiting: [], isBehind: false, olderRefused: [], nextPage: null, searchedUntil: "", error: null, isLoading: true,
 };
 
 interface FetchedPage {
   page: RequestList;
-  /** Null if they were not asked for: they have no pages. */
-  refused: RequestRow[] | null;
+  /** Empty for the pages after the first: refused requests have no pages. */
+  refused: RequestRow[];
   /** The gateway's time, in milliseconds since 1970. */
   time: number;
 }
@@ -47,6 +54,8 @@ interface FetchedPage {
  */
 export function useRequestList(query: Record<string, string>, canInsert: () => boolean): LoadedRequests {
   const [state, setState] = useState<State>(EMPTY);
+  const isBehind = useRef(false);
+  isBehind.current = state.isBehind;
   const controller = useRef<AbortController | null>(null);
   const checkedAt = useRef(0);
   const mayInsert = useRef(canInsert);
@@ -54,15 +63,15 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   const lookNow = useRef<() => void>(() => undefined);
   useRequestEvents(() => lookNow.current());
 
-  const load = useCallback(async (parameters: Record<string, string>, apply: (fetched: FetchedPage, previous: State) => State) => {
+  const load = useCallback(async (next: NextPage | null, apply: (fetched: FetchedPage, previous: State) => State) => {
     controller.current?.abort();
     const current = new AbortController();
     controller.current = current;
     setState((previous) => ({ ...previous, isLoading: true }));
     try {
-      const fetched = await fetchPage({ ...query, ...parameters }, current.signal);
+      const fetched = await fetchPage({ ...query, ...next }, current.signal, next === null);
       if (current.signal.aborted) return;
-      if (!parameters["cursor"]) checkedAt.current = fetched.time;
+      if (!next) checkedAt.current = fetched.time;
       setState((previous) => apply(fetched, previous));
     } catch (error) {
       if (current.signal.aborted) return;
@@ -72,15 +81,18 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   }, [query]);
 
   const reload = useCallback(
-    () => void load({}, (fetched) => pageState(fetched.page, [], fetched.refused ?? [])), [load],
+    () => void load(null, (fetched) => pageState(fetched.page, [], fetched.refused)), [load],
   );
 
   const loadMore = (): void => {
-    const cursor = state.nextCursor;
-    if (!cursor || state.isLoading) return;
-    void load({ cursor }, ({ page }, previous) => ({
-      ...pageState(page, previous.rows ?? [], previous.olderRefused), waiting: previous.waiting,
-    }));
+    const next = state.nextPage;
+    if (!next || state.isLoading) return;
+    void load(next, ({ page }, previous) => {
+      // New rows have replaced the oldest ones meanwhile: this page does not follow the others.
+      if (previous.nextPage !== next) return { ...previous, isLoading: false };
+      const { waiting, isBehind: isStillBehind } = previous;
+      return { ...pageState(page, previous.rows ?? [], previous.olderRefused), waiting, isBehind: isStillBehind };
+    });
   };
 
   useEffect(() => {
@@ -95,14 +107,24 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     let isBusy = false;
     const look = async (): Promise<void> => {
       if (isBusy || document.hidden || !checkedAt.current) return;
+      if (isBehind.current) {
+        if (mayInsert.current()) reload();
+        return;
+      }
       isBusy = true;
       try {
         const since = new Date(checkedAt.current - OVERLAP_MILLISECONDS).toISOString();
-        const { page, refused, time } = await fetchPage({ ...query, since, limit: String(MAX_TAIL_ROWS) }, tail.signal);
+        const found = await fetchTail({ ...query, since }, tail.signal);
         if (tail.signal.aborted) return;
-        checkedAt.current = time;
-        const entries = page.data.map(rowOfEntry);
-        setState((previous) => addNew(previous, [...newerThanNextPage(previous, entries), ...(refused ?? [])], mayInsert.current()));
+        if (!found) {
+          setState((previous) => ({ ...previous, waiting: [], isBehind: true }));
+          if (mayInsert.current()) reload();
+          return;
+        }
+        checkedAt.current = found.time;
+        setState((previous) => (
+          addNew(previous, [...newerThanNextPage(previous, found.entries), ...found.refused], mayInsert.current())
+        ));
       } catch (error) {
         if (!(error instanceof ApiError) || tail.signal.aborted) return;
         if (error.status === 0) setState((previous) => ({ ...previous, error }));
@@ -125,15 +147,32 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     ...state,
     loadMore,
     reload,
-    showWaiting: () => setState((previous) => insertWaiting(previous)),
+    showWaiting: () => { if (state.isBehind) reload(); else setState((previous) => insertWaiting(previous)); },
   };
 }
 
-async function fetchPage(query: Record<string, string>, signal: AbortSignal): Promise<FetchedPage> {
+async function fetchPage(query: Record<string, string>, signal: AbortSignal, hasRefused: boolean): Promise<FetchedPage> {
   const [{ page, time }, refused] = await Promise.all([
-    query["status"] === "refused" ? emptyPage() : fetchEntries(query, signal), fetchRefused(query, signal),
+    query["status"] === "refused" ? emptyPage() : fetchEntries(query, signal),
+    hasRefused ? fetchRefused(query, signal) : [],
   ]);
   return { page, refused, time };
+}
+
+/** Returns all requests since a time, or null if they have more pages than the tail reads. */
+async function fetchTail(
+  query: Record<string, string>, signal: AbortSignal,
+): Promise<{ entries: RequestRow[]; refused: RequestRow[]; time: number } | null> {
+  const limited = { ...query, limit: String(TAIL_PAGE_ROWS) };
+  const { page, refused, time } = await fetchPage(limited, signal, true);
+  const entries = page.data.map(rowOfEntry);
+  let cursor = page.next_cursor;
+  for (let pages = 1; cursor && pages < MAX_TAIL_PAGES; pages += 1) {
+    const { page: next } = await fetchEntries({ ...limited, cursor }, signal);
+    entries.push(...next.data.map(rowOfEntry));
+    cursor = next.next_cursor;
+  }
+  return cursor ? null : { entries, refused, time };
 }
 
 async function fetchEntries(query: Record<string, string>, signal: AbortSignal): Promise<Pick<FetchedPage, "page" | "time">> {
@@ -148,8 +187,7 @@ function emptyPage(): Pick<FetchedPage, "page" | "time"> {
 }
 
 /** Refused requests have no provider. */
-async function fetchRefused({ status, provider, cursor, ...query }: Record<string, string>, signal: AbortSignal): Promise<RequestRow[] | null> {
-  if (cursor) return null;
+async function fetchRefused({ status, provider, ...query }: Record<string, string>, signal: AbortSignal): Promise<RequestRow[]> {
   if (provider || (status && status !== "refused")) return [];
   const list = await requestJson<{ data: RefusedRequest[] }>("/v1/requests/refused", {
     query: { ...query, limit: MAX_REFUSED_ROWS }, signal,
@@ -165,8 +203,9 @@ function pageState(page: RequestList, rows: RequestRow[], refused: RequestRow[])
   return {
     rows: merge(merge(rows, page.data.map(rowOfEntry)), refused.filter(({ time }) => time >= start)),
     waiting: [],
+    isBehind: false,
     olderRefused: refused.filter(({ time }) => time < start),
-    nextCursor: page.next_cursor,
+    nextPage: page.next_cursor ? { cursor: page.next_cursor } : null,
     searchedUntil: page.searched_until,
     error: null,
     isLoading: false,
@@ -174,8 +213,8 @@ function pageState(page: RequestList, rows: RequestRow[], refused: RequestRow[])
 }
 
 /** Entries of the next page are not new, though the tail finds those of the last seconds. Some can have the time of the last row. */
-function newerThanNextPage({ nextCursor, searchedUntil }: State, entries: RequestRow[]): RequestRow[] {
-  return nextCursor ? entries.filter(({ time }) => time > searchedUntil) : entries;
+function newerThanNextPage({ nextPage, searchedUntil }: State, entries: RequestRow[]): RequestRow[] {
+  return nextPage ? entries.filter(({ time }) => time > searchedUntil) : entries;
 }
 
 function addNew(previous: State, found: RequestRow[], isInserted: boolean): State {
@@ -191,7 +230,17 @@ function addNew(previous: State, found: RequestRow[], isInserted: boolean): Stat
 }
 
 function insertWaiting(previous: State): State {
-  return { ...previous, rows: merge(previous.waiting, previous.rows ?? []).slice(0, MAX_ROWS), waiting: [] };
+  const merged = merge(previous.waiting, previous.rows ?? []);
+  const next = { ...previous, rows: merged.slice(0, MAX_ROWS), waiting: [] };
+  const oldest = next.rows.at(-1);
+  if (!oldest || merged.length <= MAX_ROWS) return next;
+  return {
+    ...next,
+    // The next page begins with the rows that were cut off. Some can have the time of the oldest row.
+    nextPage: { until: new Date(Date.parse(oldest.time) + 1).toISOString() },
+    searchedUntil: oldest.time,
+    olderRefused: merge(merged.slice(MAX_ROWS).filter(({ isRefused }) => isRefused), previous.olderRefused),
+  };
 }
 
 /** Returns the rows of both lists, newest first, without duplicates. */

@@ -3,6 +3,7 @@ import type { Entry, RefusedRequest } from "../../../build/schema";
 
 export interface RequestRow {
   request_id: string;
+  isRefused: boolean;
   time: string;
   status: string;
   http_status: number;
@@ -22,12 +23,13 @@ export interface RequestRow {
 }
 
 export function rowOfEntry(entry: Entry): RequestRow {
-  return { ...entry, model: entry.model ?? entry.model_asked, limit: null };
+  return { ...entry, isRefused: false, model: entry.model ?? entry.model_asked, limit: null };
 }
 
 export function rowOfRefused(refused: RefusedRequest): RequestRow {
   return {
     ...refused,
+    isRefused: true,
     tags: refused.tags,
     model: refused.model_asked,
     provider: null,

@@ -1,0 +1,83 @@
+"""The list of the page Requests while many requests arrive. The entries are written to the gateway's database."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from datetime import UTC, datetime
+
+from playwright.sync_api import Locator, Page, expect
+
+from svc.stores.database.factory import open_database
+from tests.browser.console import Console
+from tests.contracts.test_database import make_entry
+
+MAX_TAIL_ROWS = 1000
+MAX_ROWS = 2000
+PAGE_ROWS = 50
+
+
+def add_requests(console: Console, key_id: str, count: int) -> None:
+    """Add entries of the last milliseconds to the ledger."""
+    newest_ms = int(time.time() * 1000)
+    entries = [
+        make_entry(
+            f"req_{uuid.uuid4().hex[:24]}",
+            time=datetime.fromtimestamp((newest_ms - age) / 1000, UTC).isoformat(timespec="milliseconds")[:23] + "Z",
+            key_id=key_id,
+        )
+        for age in range(count)
+    ]
+    with contextlib.closing(open_database(f"sqlite:///{console.home / 'svc' / 'svc.db'}")) as database:
+        assert database.insert_entries(entries) == count
+
+
+def open_list(console: Console, page: Page, query: str) -> Locator:
+    """Open the page with a query, and return the rows."""
+    console.enter(page, console.admin_key, "Requests")
+    console.open(page, "Requests", query)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    return page.get_by_role("region", name="Requests").locator("tbody tr")
+
+
+def test_request_list_many_requests_at_once_shows_them_all(console: Console, page: Page) -> None:
+    add_requests(console, "many", 60)
+    rows = open_list(console, page, "?key=many")
+    expect(rows).to_have_count(PAGE_ROWS)
+    add_requests(console, "many", 600)
+    expect(rows).to_have_count(PAGE_ROWS + 600)
+    page.get_by_role("button", name="Load more").click()
+    expect(rows).to_have_count(60 + 600)
+
+
+def test_request_list_more_requests_than_it_adds_offers_the_newest(console: Console, page: Page) -> None:
+    rows = open_list(console, page, "?key=behind&live=off")
+    expect(page.get_by_text("No request matches")).to_be_visible()
+    add_requests(console, "behind", MAX_TAIL_ROWS + 1)
+    expect(page.get_by_text("There are more new requests than can be added to this list.")).to_be_visible()
+    expect(rows).to_have_count(0)
+    page.get_by_role("button", name="Show the newest").click()
+    expect(rows).to_have_count(PAGE_ROWS)
+    page.get_by_role("button", name="Load more").click()
+    expect(rows).to_have_count(2 * PAGE_ROWS)
+
+
+def test_request_list_full_loads_the_rows_that_were_cut_off(console: Console, page: Page) -> None:
+    add_requests(console, "full", MAX_ROWS + 40)
+    page.route(
+        lambda url: "cursor=" in url or "until=" in url,
+        lambda route: route.continue_(url=f"{route.request.url}&limit=500"),  # fewer responses
+    )
+    rows = open_list(console, page, "?key=full")
+    more = page.get_by_role("button", name="Load more")
+    for loaded in (550, 1050, 1550, MAX_ROWS + 40):
+        more.click()
+        expect(rows).to_have_count(loaded)
+    expect(more).to_have_count(0)
+    page.evaluate("() => { document.activeElement.blur(); window.scrollTo(0, 0); }")
+    add_requests(console, "full", 1)
+    expect(rows).to_have_count(MAX_ROWS)
+    more.click()
+    expect(rows).to_have_count(MAX_ROWS + 41)
+    expect(more).to_have_count(0)
