@@ -1,4 +1,4 @@
-"""Translate disk-full errors of the operating system."""
+"""Errors of the operating system about disks: full, read-only, or another one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from svc.errors import InsufficientStorage
+from svc.errors import InsufficientStorage, InternalError
 
 MIN_FREE_DISK_BYTES = 64 * 1024
 """A disk with less free space counts as full: the WAL and shared-memory files of SQLite need more."""
@@ -37,3 +37,18 @@ def is_disk_full(folder: Path) -> bool:
 def is_unwritable(error: OSError) -> bool:
     """Return whether the disk is full, or this process may not change the file or folder."""
     return error.errno in (*_DISK_FULL_ERRNOS, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def move_on_disk(source: Path, target: Path) -> None:
+    """Rename a file or folder of a registry. Raises InternalError if `target` is on another disk."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        problem = InternalError(
+            "The bundle's folder is a link to another disk than the registry's. Move the whole registry to that disk, "
+            "and set SVC_REGISTRY_ROOT."
+        )
+        problem.reason = str(target)
+        raise problem from error

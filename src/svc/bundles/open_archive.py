@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 from svc.bundles import tar_archive, zip_archive
 from svc.bundles.archive import Archive, ArchiveLimits
-from svc.bundles.disk_space import translate_disk_full_errors
+from svc.bundles.disk_space import move_on_disk, translate_disk_full_errors
 from svc.errors import InsufficientStorage, InvalidBundle
 
 EXTRACT_RESERVE_BYTES = 16 << 20
@@ -36,16 +35,23 @@ def extract(archive: Archive, temporary: Path, destination: Path, *, trusted: bo
 
     Raises InvalidBundle and InsufficientStorage. After an error neither folder is left behind.
     """
-    required_bytes = sum(archive.file_sizes.values()) + 4096 * len(archive.file_sizes) + EXTRACT_RESERVE_BYTES
+    content_bytes = sum(archive.file_sizes.values()) + 4096 * len(archive.file_sizes)
     try:
-        if required_bytes > shutil.disk_usage(temporary).free:
+        free_bytes = shutil.disk_usage(temporary).free
+        if content_bytes + EXTRACT_RESERVE_BYTES > free_bytes:
             raise InsufficientStorage(
-                f"The disk has not enough free space: the bundle unpacks to {required_bytes >> 20} MiB."
+                f"The disk has not enough free space: the bundle unpacks to {_mebibytes(content_bytes)} MiB, "
+                f"{_mebibytes(EXTRACT_RESERVE_BYTES)} MiB must stay free, and {free_bytes >> 20} MiB are free."
             )
         with translate_disk_full_errors("The disk is full; nothing was unpacked."):
             archive.unpack(temporary, trusted=trusted)
             destination.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(temporary, destination)
+            move_on_disk(temporary, destination)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _mebibytes(size: int) -> int:
+    """Return the size in MiB, rounded up."""
+    return -(-size >> 20)

@@ -150,3 +150,12 @@ def test_registry_commands_on_full_disk_read_and_explain_writes(machine, disk, t
     free(disk)
     one.run("registry", "yank", "a@1")
     assert json.loads(ask(server, "GET", "/index")[1])["a/1/any"]["yanked"], "the server shows old records"
+
+
+def test_unpack_without_space_names_size_of_bundle(machine, disk, tmp_path):
+    one = machine(SVC_REGISTRY_ROOT=str(disk / "registry"))
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)))
+    fill(disk)
+    os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - 6 * MIB)
+    error = one.run("registry", "pull", "m@1.0", check=1).stderr
+    assert "the bundle unpacks to 4 MiB, 16 MiB must stay free" in error

@@ -14,6 +14,7 @@ it removes a moved file without a record.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -26,7 +27,7 @@ import msgspec
 
 from svc.bundles.archive import ARCHIVE_READ_BYTES, ArchiveLimits
 from svc.bundles.digest import sha256_file
-from svc.bundles.disk_space import translate_disk_full_errors
+from svc.bundles.disk_space import move_on_disk, translate_disk_full_errors
 from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage, InternalError
 from svc.file_lock import hold_lock
 from svc.stores.bundles import maintenance
@@ -155,7 +156,7 @@ class FolderStore:
                 target = self.root / draft.path
                 make_durable_dirs(self.root, target.parent)
                 maintenance.clear_target(self, draft.path, note)
-                os.rename(upload.path, target)
+                move_on_disk(upload.path, target)
                 try:
                     fsync_dir(target.parent)
                     entry = self._save_record(existing, _new_entry(draft, upload.size, upload.sha256, created))
@@ -178,7 +179,12 @@ class FolderStore:
     def quarantine(self, path: Path) -> Path:
         """Move a file to the folder that `gc` cleans up."""
         target = self.work_dir / "aside" / f"{time.time_ns()}-{path.name}"
-        os.rename(path, target)
+        try:
+            os.rename(path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.move(path, target)  # a folder of the registry is a link to another disk
         return target
 
     def set_yanked(self, key: str, yanked: bool) -> BundleEntry:

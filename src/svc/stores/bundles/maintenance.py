@@ -161,11 +161,28 @@ def _verify_entry(store: MaintainedStore, entry: BundleEntry, repair: bool) -> V
         return VerifyFinding(
             entry.key, "damaged", f"{path} is not what was published; repair with: svc registry verify --repair"
         )
-    with hold_lock(store.lock_path(entry.key)):
-        if _inode(path) != status.st_ino:
-            return VerifyFinding(entry.key, "mended", "another process published it again")
-        quarantined = store.quarantine(path)
+    try:
+        with hold_lock(store.lock_path(entry.key)):
+            if _inode(path) != status.st_ino:
+                return VerifyFinding(entry.key, "mended", "another process published it again")
+            if Path(entry.path).is_absolute():
+                return _repair_record(store, entry, digest, status.st_size)
+            quarantined = store.quarantine(path)
+    except (OSError, InsufficientStorage, InternalError) as error:  # the other bundles can still be repaired
+        return VerifyFinding(entry.key, "damaged", f"{path} is not what was published, and cannot be repaired: {error}")
     return VerifyFinding(entry.key, "removed", f"damaged; it is now at {quarantined}; pull or publish it again")
+
+
+def _repair_record(store: MaintainedStore, entry: BundleEntry, digest: str, size: int) -> VerifyFinding:
+    """Adapt the record of a bundle outside the root to its file, which belongs to another tool and stays."""
+    path = store.bundle_path(entry)
+    try:
+        validate_bundle(path, BundleDraft(entry.model_id, entry.version, entry.target), store.limits)
+    except SvcError as error:
+        store.records.remove(entry.key)
+        return VerifyFinding(entry.key, "unlisted", f"{path} stays, and its record is removed: {error.message}")
+    store.records.update(entry.key, sha256=digest, size_bytes=size, signatures="[]")
+    return VerifyFinding(entry.key, "mended", f"another tool has changed {path}; its record has the new hash")
 
 
 def _inode(path: Path) -> int | None:
