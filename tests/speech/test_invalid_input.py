@@ -13,8 +13,10 @@ import httpx2
 import pytest
 import websockets
 
+import svc
+from svc import errors
 from tests.speech import material
-from tests.speech.gateway import Gateway, check_stable_prefixes, session
+from tests.speech.gateway import KEY, Gateway, check_stable_prefixes, session
 from tests.speech.gateway import run_gateway as run
 
 
@@ -182,6 +184,23 @@ async def test_session_over_limit_is_rejected_until_a_slot_is_free(small_gateway
             async with session(small_gateway) as four:  # at once
                 await four.send_message(type="config")
                 await four.wait_for("ready")
+
+
+def test_sdk_live_over_session_limit_raises_rate_limited(small_gateway: Gateway):
+    with svc.Client(gateway_url=small_gateway.address, api_key=KEY) as client, client.live(), client.live():
+        for _ in range(8):  # the gateway may close before, while or after the client sends `config`
+            with pytest.raises(errors.RateLimited):
+                client.live()
+
+
+async def test_sdk_async_live_over_session_limit_raises_rate_limited(small_gateway: Gateway):
+    async with (
+        svc.AsyncClient(gateway_url=small_gateway.address, api_key=KEY) as client,
+        await client.live(),
+        await client.live(),
+    ):
+        for refused in await asyncio.gather(*[client.live() for _ in range(20)], return_exceptions=True):
+            assert isinstance(refused, errors.RateLimited)
 
 
 async def test_session_idle_is_closed(small_gateway: Gateway):

@@ -39,7 +39,6 @@ from svc.distribution import install_command
 from svc.errors import (
     AuthenticationFailed,
     CommandFailed,
-    GatewayFailed,
     InvalidRequest,
     NotFound,
     SvcError,
@@ -140,15 +139,16 @@ async def _send_audio(session: LiveSession, audio: AsyncIterator[bytes], *, real
     started_at, sent = asyncio.get_running_loop().time(), 0
     try:
         async for chunk in audio:
-            await session.feed(chunk)
+            try:
+                await session.feed(chunk)
+            except SvcError:
+                return  # the session has ended; the message reader reports the reason
             sent += len(chunk)
             lead_seconds = started_at + sent / BYTES_PER_SECOND - asyncio.get_running_loop().time()
             if realtime and lead_seconds > 0:
                 await asyncio.sleep(lead_seconds)
-    except GatewayFailed:
-        return  # the session has ended; the message reader reports the reason
     finally:
-        with suppress(GatewayFailed):
+        with suppress(SvcError):
             await session.flush()
             await session.send_close()
 

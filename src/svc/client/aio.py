@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
     from svc.client.core import DirectProvider, ModelInfo, Transcript
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
-    from svc.client.live import LiveSession
+    from svc.client.live import LiveIteration, LiveSession
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
     from svc.client.speech import SpeechResponseStream
 
@@ -334,7 +334,10 @@ class AsyncSpeechStream(AsyncIterator[bytes]):
 
 
 class AsyncLive(AsyncIterator[Partial | Final]):
-    """Live speech: `feed` audio, and iterate over partials and finals until the session is closed."""
+    """Live speech: `feed` audio, and iterate over partials and finals until the session is closed.
+
+    Raises SvcError for an error of the gateway, and if the connection ends before the gateway closes the session.
+    """
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
@@ -346,20 +349,26 @@ class AsyncLive(AsyncIterator[Partial | Final]):
         return self._session.close_reason
 
     async def feed(self, pcm: bytes) -> None:
-        """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises GatewayFailed."""
+        """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises SvcError if the session has ended."""
         await self._session.feed(pcm)
 
     async def flush(self) -> None:
-        """End the utterance. The iteration yields the final."""
+        """End the utterance. The iteration yields the final. Raises SvcError."""
         await self._session.flush()
 
     async def reset(self) -> None:
-        """Discard the utterance."""
+        """Discard the utterance. Raises SvcError."""
         await self._session.reset()
 
     async def finish(self) -> Final:
-        """End the utterance and wait for its final. Raises SvcError."""
+        """End the utterance and wait for its final. Raises SvcError.
+
+        If another thread or task iterates, its iteration yields the final, too.
+        """
         return await self._session.finish()
+
+    def __aiter__(self) -> AsyncIterator[Partial | Final]:
+        return _AsyncLiveIterator(self._session.iterate())
 
     async def __anext__(self) -> Partial | Final:
         event = await self._session.next()
@@ -368,7 +377,7 @@ class AsyncLive(AsyncIterator[Partial | Final]):
         return event
 
     async def close(self) -> None:
-        """Close the session."""
+        """Close the session, and wait for the gateway for up to 10 seconds. An iteration yields all events first."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:
@@ -378,3 +387,16 @@ class AsyncLive(AsyncIterator[Partial | Final]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class _AsyncLiveIterator(AsyncIterator[Partial | Final]):
+    """A loop over a live session."""
+
+    def __init__(self, iteration: LiveIteration) -> None:
+        self._iteration = iteration
+
+    async def __anext__(self) -> Partial | Final:
+        event = await self._iteration.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event

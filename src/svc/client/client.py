@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
     from svc.client.core import DirectProvider, ModelInfo, Transcript
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
-    from svc.client.live import LiveSession
+    from svc.client.live import LiveIteration, LiveSession
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
     from svc.client.speech import SpeechResponseStream
 
@@ -335,7 +335,10 @@ class SpeechStream(Iterator[bytes]):
 
 
 class Live(Iterator[Partial | Final]):
-    """Live speech: `feed` audio, and iterate over partials and finals until the session is closed."""
+    """Live speech: `feed` audio, and iterate over partials and finals until the session is closed.
+
+    Raises SvcError for an error of the gateway, and if the connection ends before the gateway closes the session.
+    """
 
     def __init__(self, session: LiveSession) -> None:
         self._session = session
@@ -347,20 +350,26 @@ class Live(Iterator[Partial | Final]):
         return self._session.close_reason
 
     def feed(self, pcm: bytes) -> None:
-        """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises GatewayFailed."""
+        """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises SvcError if the session has ended."""
         run_sync(self._session.feed(pcm))
 
     def flush(self) -> None:
-        """End the utterance. The iteration yields the final."""
+        """End the utterance. The iteration yields the final. Raises SvcError."""
         run_sync(self._session.flush())
 
     def reset(self) -> None:
-        """Discard the utterance."""
+        """Discard the utterance. Raises SvcError."""
         run_sync(self._session.reset())
 
     def finish(self) -> Final:
-        """End the utterance and wait for its final. Raises SvcError."""
+        """End the utterance and wait for its final. Raises SvcError.
+
+        If another thread or task iterates, its iteration yields the final, too.
+        """
         return run_sync(self._session.finish())
+
+    def __iter__(self) -> Iterator[Partial | Final]:
+        return _LiveIterator(self._session.iterate())
 
     def __next__(self) -> Partial | Final:
         event = run_sync(self._session.next())
@@ -369,7 +378,7 @@ class Live(Iterator[Partial | Final]):
         return event
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the session, and wait for the gateway for up to 10 seconds. An iteration yields all events first."""
         run_sync(self._session.close())
 
     def __enter__(self) -> Self:
@@ -379,3 +388,16 @@ class Live(Iterator[Partial | Final]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _LiveIterator(Iterator[Partial | Final]):
+    """A loop over a live session."""
+
+    def __init__(self, iteration: LiveIteration) -> None:
+        self._iteration = iteration
+
+    def __next__(self) -> Partial | Final:
+        event = run_sync(self._iteration.next())
+        if event is None:
+            raise StopIteration
+        return event

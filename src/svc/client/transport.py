@@ -7,9 +7,12 @@ The client library is written once, as coroutines over `ClientTransport`. The bl
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from websockets.exceptions import ConnectionClosed
 
 T = TypeVar("T")
 
@@ -71,16 +74,40 @@ class ClientTransport(Protocol):
         """Close the connections, unless the caller of the SDK owns them."""
 
 
+class WebSocketReceiver(Protocol):
+    """Handles the messages of a WebSocket. The connection calls one method at a time."""
+
+    def on_message(self, raw: bytes) -> None: ...
+
+    def on_close(self, error: ConnectionClosed) -> None: ...
+
+
 class WebSocketConnection(Protocol):
-    """A WebSocket. Methods raise ConnectionError if it fails."""
+    """A WebSocket. Several threads or tasks may call its methods at the same time."""
 
-    async def send(self, message: str | bytes) -> None: ...
+    async def send(self, message: str | bytes, timeout: float) -> None:
+        """Send a message. Raises TimeoutError after `timeout` seconds, and ConnectionError if the WebSocket is closed.
 
-    async def receive(self, timeout: float) -> bytes | None:
-        """Return the next message, or None if the server has closed the WebSocket. Raises TimeoutError."""
+        The connection cannot be used after a TimeoutError.
+        """
+
+    async def receive_until(
+        self, take: Callable[[], T | None], receiver: WebSocketReceiver, idle_timeout: float, deadline: float
+    ) -> T:
+        """Receive until `take` returns a result, and return it. `receiver` handles each message.
+
+        If several callers wait, one of them receives for all. `take` runs before the first message and after each.
+        Raises TimeoutError after `idle_timeout` seconds without a message, and at `deadline` of the monotonic clock.
+        """
+
+    def update(self, change: Callable[[], None]) -> None:
+        """Run `change` while no callback of `receive_until` runs. Each caller of `receive_until` checks again."""
+
+    def caller_id(self) -> int:
+        """Return the id of the current thread or task."""
 
     def abort(self) -> None:
-        """Close the connection without a message."""
+        """Close the connection without a message. Safe to call twice."""
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

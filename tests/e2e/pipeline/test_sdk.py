@@ -98,6 +98,52 @@ def test_sdk_live_fed_by_another_thread_yields_partials_and_final(client: svc.Cl
     assert material.count_word_errors(TEXTS["two-cities"], event.text) <= 0.1 * len(TEXTS["two-cities"].split())
 
 
+@pytest.mark.parametrize("end", ["finish", "close"])
+def test_sdk_live_ended_while_another_thread_iterates_lets_it_read_all(
+    client: svc.Client, clips: dict[str, Path], end: str
+) -> None:
+    seen: list[svc.Partial | svc.Final] = []
+    text = None
+    with client.live(language="en") as live:
+        reader = threading.Thread(target=lambda: seen.extend(live))
+        reader.start()
+        live.feed(material.read_pcm(clips["beckett"]))
+        if end == "finish":
+            text = live.finish().text
+        else:
+            live.flush()
+    reader.join(10)
+    assert live.closed == "client_close"
+    final = seen[-1]
+    assert isinstance(final, svc.Final)
+    assert text in (None, final.text)
+    assert material.count_word_errors(TEXTS["beckett"], final.text) <= 1
+
+
+@pytest.mark.parametrize("end", ["finish", "close"])
+def test_sdk_async_live_ended_while_another_task_iterates_lets_it_read_all(
+    machine: Machine, clips: dict[str, Path], end: str
+) -> None:
+    async def run() -> None:
+        async def read() -> list[svc.Partial | svc.Final]:
+            return [event async for event in live]
+
+        text = None
+        async with async_client(machine) as client, await client.live(language="en") as live:
+            reader = asyncio.create_task(read())
+            await live.feed(material.read_pcm(clips["beckett"]))
+            if end == "finish":
+                text = (await live.finish()).text
+            else:
+                await live.flush()
+        final = (await asyncio.wait_for(reader, 10))[-1]
+        assert live.closed == "client_close"
+        assert isinstance(final, svc.Final)
+        assert text in (None, final.text)
+
+    asyncio.run(run())
+
+
 def test_sdk_live_unknown_model_or_extra_option_raises(client: svc.Client) -> None:
     with pytest.raises(errors.ModelNotFound):
         client.live(model="nobody@1")
