@@ -59,7 +59,12 @@ def checked_environment() -> Iterator[None]:
         yield
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"SSL_CERT_FILE or SSL_CERT_DIR cannot be used: {describe_http_error(error)}.") from error
-    except (ValueError, httpx2.InvalidURL, ImportError) as error:
+    except ImportError as error:
+        raise UsageError(
+            "HTTPS_PROXY, HTTP_PROXY or ALL_PROXY is a SOCKS proxy, which needs the package socksio. "
+            "Install it with: pip install socksio."
+        ) from error
+    except (ValueError, httpx2.InvalidURL) as error:
         # The message of the error may contain the password of the proxy.
         raise UsageError(
             "HTTPS_PROXY, HTTP_PROXY or ALL_PROXY is not the URL of a proxy, such as http://proxy.example:3128."

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -452,6 +453,16 @@ def test_live_other_server_names_the_address(run: Run, response: bytes) -> None:
         with pytest.raises(errors.SvcError, match=f"no svc gateway with live speech at {url}.* path") as caught:
             run(url, do_nothing)
     assert isinstance(caught.value, errors.NotFound) == (b"404" in response)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://user:pass-word@127.0.0.1:1", "socks5h://127.0.0.1:1"])
+def test_client_socks_proxy_without_package_names_it(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as if it were not installed
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    for client in (svc.Client, svc.AsyncClient):
+        with pytest.raises(errors.UsageError, match="pip install socksio") as caught:
+            client(gateway_url="http://gateway.example", api_key="key-1")
+        assert "pass-word" not in str(caught.value)
 
 
 def test_live_socks_proxy_without_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
