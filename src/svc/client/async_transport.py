@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from svc.client.blocking_transport import (
-    ConnectionTrace,
+    SendTrace,
     build_http_request,
     http_client_options,
     translate_http_errors,
@@ -37,16 +38,17 @@ class AsyncTransport:
             self._options = http_client_options(base_url, direct)
             self._http_client = http_client or httpx2.AsyncClient(**self._options)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def send(self, request: ClientRequest, timeouts: RequestTimeouts) -> ClientResponse:
-        connections = ConnectionTrace()
+        trace = SendTrace()
         try:
-            response = await self._send(request, timeouts, connections.on_event_async)
+            response = await self._send(request, timeouts, trace.on_event_async)
         except ConnectionError:
-            if connections.opened:
+            if not trace.may_repeat(request):
                 raise
-            response = await self._send(request, timeouts)  # the server closed the idle connection: not a failure
-        return AsyncResponse(response, timeouts.deadline)
+            response = await self._send(request, timeouts)
+        return AsyncResponse(response, timeouts.deadline, self._close_dropped)
 
     async def _send(
         self, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., Any] | None = None
@@ -65,6 +67,17 @@ class AsyncTransport:
         self._loop = loop
         return self._http_client
 
+    def _close_dropped(self, response: httpx2.Response) -> None:
+        """Close a response that its reader has dropped. Called in any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and the connection with it
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._start_closing, response)
+
+    def _start_closing(self, response: httpx2.Response) -> None:
+        task = asyncio.get_running_loop().create_task(response.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -72,6 +85,7 @@ class AsyncTransport:
         return await asyncio.to_thread(work)
 
     async def close(self) -> None:
+        await asyncio.gather(*self._closing, return_exceptions=True)
         if self._is_owner:
             await self._current_http_client().aclose()
 
@@ -79,11 +93,14 @@ class AsyncTransport:
 class AsyncResponse:
     """A response."""
 
-    def __init__(self, response: httpx2.Response, deadline: float) -> None:
+    def __init__(
+        self, response: httpx2.Response, deadline: float, on_dropped: Callable[[httpx2.Response], None]
+    ) -> None:
         self.status = response.status_code
         self.headers: Mapping[str, str] = response.headers
         self.is_complete = False
         self._response, self._deadline = response, deadline
+        self._on_dropped = on_dropped
         self._chunks = response.aiter_bytes()
 
     async def read(self) -> bytes:
@@ -94,8 +111,20 @@ class AsyncResponse:
             self.is_complete = True
         return chunk
 
+    async def finish(self, seconds: float) -> None:
+        with contextlib.suppress(OSError):  # includes TimeoutError
+            async with asyncio.timeout(seconds):
+                while await self.read():
+                    pass
+        await self.close()
+
     async def close(self) -> None:
         await self._response.aclose()
+
+    def __del__(self) -> None:
+        """Cancel a response that its reader has dropped, which the connection pool would keep open."""
+        if not self._response.is_closed:
+            self._on_dropped(self._response)
 
 
 def _timeout_at(deadline: float) -> asyncio.Timeout:

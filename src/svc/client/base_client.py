@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from svc.client.core import ClientCore, TransportFactory
 from svc.client.http_session import SessionTimeouts
+from svc.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from svc.client.chat import ChatChunk, ChatResponseStream
@@ -30,6 +32,10 @@ class BaseClient:
         timeout: float,
         direct: DirectProvider | None,
     ) -> None:
+        if retries < 0:
+            raise InvalidRequest("retries must be 0 or more.", param="retries")
+        if not 0 < timeout < math.inf:
+            raise InvalidRequest("timeout must be a number of seconds above 0.", param="timeout")
         self._core = ClientCore(
             create_transport,
             gateway_url=gateway_url,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import socket
 import threading
 import time
@@ -31,6 +32,9 @@ from svc.outbound_http import (
 
 T = TypeVar("T")
 
+IDLE_CLOSE_SECONDS = 0.25
+"""A server that closes an idle connection while a request arrives does so within this time of the request."""
+
 
 class BlockingTransport:
     """Sends requests with an httpx2 client. `direct` ignores the proxies of the environment."""
@@ -42,24 +46,37 @@ class BlockingTransport:
             raise UsageError("http_client of Client must be an httpx2.Client.")
         self._is_owner = http_client is None
         self.is_direct = direct
-        self._http_client = http_client or _create_http_client(base_url, direct)
+        self._base_url = base_url
+        self._pid = os.getpid()
+        self._http_client = http_client or self._create_http_client()
 
     async def send(self, request: ClientRequest, timeouts: RequestTimeouts) -> ClientResponse:
-        connections = ConnectionTrace()
+        trace = SendTrace()
         try:
-            response = self._send(request, timeouts, connections.on_event)
+            response = self._send(request, timeouts, trace.on_event)
         except ConnectionError:
-            if connections.opened:
+            if not trace.may_repeat(request):
                 raise
-            response = self._send(request, timeouts)  # the server closed the idle connection: not a failure
+            response = self._send(request, timeouts)
         return BlockingResponse(response, timeouts.deadline)
 
     def _send(
         self, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., None] | None = None
     ) -> httpx2.Response:
         with translate_http_errors():
-            http_request = build_http_request(self._http_client, request, timeouts, trace)
-            return self._http_client.send(http_request, stream=True, follow_redirects=False)
+            http_client = self._current_http_client()
+            http_request = build_http_request(http_client, request, timeouts, trace)
+            return http_client.send(http_request, stream=True, follow_redirects=False)
+
+    def _current_http_client(self) -> httpx2.Client:
+        """Return the client of this process: after a fork, both processes would read from the same connections."""
+        if self._is_owner and self._pid != os.getpid():
+            self._http_client, self._pid = self._create_http_client(), os.getpid()
+        return self._http_client
+
+    def _create_http_client(self) -> httpx2.Client:
+        with checked_environment():
+            return httpx2.Client(**http_client_options(self._base_url, self.is_direct))
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 no event loop is blocked
@@ -102,6 +119,16 @@ class BlockingResponse:
             self.is_complete = True
         return chunk
 
+    async def finish(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._on_deadline)
+        timer.daemon = True
+        timer.start()
+        with contextlib.suppress(OSError):  # includes TimeoutError
+            while await self.read():
+                pass
+        timer.cancel()
+        await self.close()
+
     async def close(self) -> None:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
@@ -129,16 +156,31 @@ class BlockingResponse:
                 socket.socket.shutdown(connected_socket, socket.SHUT_RDWR)  # SSLSocket.shutdown discards its state
 
 
-class ConnectionTrace:
-    """Records whether a request opened a connection. https://httpx2.pydantic.dev/advanced/extensions/#trace"""
+class SendTrace:
+    """Records how far a request came. https://httpx2.pydantic.dev/advanced/extensions/#trace"""
 
     def __init__(self) -> None:
-        self.opened = False
+        self._has_opened_connection = self._has_begun = False
+        self._sent_at: float | None = None
 
     def on_event(self, name: str, info: Mapping[str, Any]) -> None:
         """Handle an event of httpcore2."""
         if name.startswith("connection."):
-            self.opened = True
+            self._has_opened_connection = True
+        elif name.endswith(".send_request_headers.started"):
+            self._has_begun = True
+        elif name.endswith(".send_request_body.complete"):
+            self._sent_at = time.monotonic()
+
+    def may_repeat(self, request: ClientRequest) -> bool:
+        """Return whether a failed request can be sent again at once: the server closed an idle connection.
+
+        A server that closes the connection later may have executed a POST, and repeating it can cost money.
+        """
+        if not self._has_begun or self._has_opened_connection:
+            return False
+        is_early = self._sent_at is None or time.monotonic() - self._sent_at < IDLE_CLOSE_SECONDS
+        return is_early or request.method == "GET"
 
     async def on_event_async(self, name: str, info: Mapping[str, Any]) -> None:
         """Handle an event of httpcore2 in an event loop."""
@@ -182,11 +224,6 @@ def http_client_options(base_url: str, direct: bool) -> dict[str, Any]:
         "limits": limits,
         "trust_env": not direct,
     }
-
-
-def _create_http_client(base_url: str, direct: bool) -> httpx2.Client:
-    with checked_environment():
-        return httpx2.Client(**http_client_options(base_url, direct))
 
 
 @contextlib.contextmanager

@@ -5,14 +5,14 @@ The server is a gateway (dialect `openai`), or a provider that a pipeline calls 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from svc.client.config import SDK_DEFAULT_MODEL
-from svc.client.http_session import HttpSession, error_from_code
+from svc.client.event_stream import SdkEventStream
+from svc.client.http_session import HttpSession, error_from_code, raise_stream_error
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler, assistant_message
 from svc.client.transport import ClientResponse
 from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
@@ -37,7 +37,7 @@ from svc.wire.chat import (
     UpstreamOverrides,
     UsageUpdate,
 )
-from svc.wire.sse import EventSplitter, split_events
+from svc.wire.sse import event_data
 from svc.wire.usage import TokenUsage as Tokens
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -158,61 +158,54 @@ def decode_result(backend: ChatBackend, response: ClientResponse, body: bytes) -
     )
 
 
-class ChatResponseStream:
-    """A streamed response. `next` returns chunks, then None. Raises SvcError if the stream is interrupted."""
+class ChatResponseStream(SdkEventStream[ChatChunk]):
+    """A streamed response. `next` returns the chunks that are not empty."""
 
     def __init__(self, session: HttpSession, response: ClientResponse, backend: ChatBackend) -> None:
-        self._session, self._response = session, response
-        self._splitter = EventSplitter()
+        super().__init__(session, response)
         self._decoder: StreamDecoder = backend.dialect.create_stream_decoder()
-        self._chunks: deque[ChatChunk] = deque()
-        self._has_finish_reason = self._closed = False
+        self._has_finish_reason = False
         self._tool_calls = ToolCallAssembler()
-        self.text = ""
-        """The text so far."""
         self.tool_calls: tuple[ChatToolCall, ...] = ()
-        """The tool calls, after the finish reason. Empty before."""
+        """The tool calls, once the finish reason was returned. Empty before."""
         self.usage: ChatUsage | None = None
         self.model = ""
-        self.request_id = response.headers.get("x-request-id")
 
     async def next(self) -> ChatChunk | None:
-        """Return the next chunk that is not empty, or None at the end. Raises SvcError if the stream is interrupted."""
-        try:
-            while not self._chunks and not self._closed:
-                await self._read_more()
-        except BaseException:
-            await self.close()
-            raise
-        return self._chunks.popleft() if self._chunks else None
+        chunk = await super().next()
+        if chunk is not None and chunk.finish_reason is not None:
+            self.tool_calls = self._tool_calls.calls()
+        if chunk is not None and chunk.usage is not None:
+            self.usage = chunk.usage
+        return chunk
 
-    async def _read_more(self) -> None:
-        data = await self._session.read_chunk(self._response)
-        for event in split_events(self._splitter.feed_block(data) if data else self._splitter.flush()):
-            for delta in self._decoder.decode(event):
-                self._handle_delta(delta)
-        if self._decoder.is_complete or not data:
-            if not self._has_finish_reason:
-                raise ProviderFailed("The response was interrupted.")
-            while data:  # reads to the end, so that the connection is reusable
-                data = await self._session.read_chunk(self._response)
-            await self.close()
+    @property
+    def _is_last_event_read(self) -> bool:
+        return self._decoder.is_complete
+
+    @property
+    def _has_result(self) -> bool:
+        return self._has_finish_reason
+
+    def _handle_event(self, event: bytes) -> None:
+        if self._session.is_gateway:  # a dialect would take its errors for those of a provider
+            raise_stream_error(event_data(event))
+        for delta in self._decoder.decode(event):
+            self._handle_delta(delta)
 
     def _handle_delta(self, delta: StreamDelta) -> None:
         match delta:
             case TextDelta(text) | RefusalDelta(text):
-                self.text += text
-                self._chunks.append(ChatChunk(text=text))
+                self._items.append(ChatChunk(text=text))
             case ThinkingDelta(text):
-                self._chunks.append(ChatChunk(reasoning=text))
+                self._items.append(ChatChunk(reasoning=text))
             case ToolCallStart(index, call_id, name):
-                self._chunks.append(ChatChunk(tool_call=self._tool_calls.start(index, call_id, name)))
+                self._items.append(ChatChunk(tool_call=self._tool_calls.start(index, call_id, name)))
             case ToolCallArguments(index, text):
-                self._chunks.append(ChatChunk(tool_call=self._tool_calls.append(index, text)))
+                self._items.append(ChatChunk(tool_call=self._tool_calls.append(index, text)))
             case StreamFinish(reason):
                 self._has_finish_reason = True
-                self.tool_calls = self._tool_calls.calls()
-                self._chunks.append(ChatChunk(finish_reason=reason))
+                self._items.append(ChatChunk(finish_reason=reason))
             case UsageUpdate(usage):
                 self._record_usage(usage)
             case StreamStart():
@@ -225,14 +218,10 @@ class ChatResponseStream:
                 pass
 
     def _record_usage(self, token_usage: Tokens) -> None:
-        self.usage = to_chat_usage(token_usage)
         if self._has_finish_reason:
-            self._chunks.append(ChatChunk(usage=self.usage))
-
-    async def close(self) -> None:
-        """Cancel the response. Safe to call twice."""
-        self._closed = True
-        await self._response.close()
+            self._items.append(ChatChunk(usage=to_chat_usage(token_usage)))
+        else:
+            self.usage = to_chat_usage(token_usage)
 
 
 def _to_exception(failure: StreamError) -> SvcError:

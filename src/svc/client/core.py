@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -13,7 +14,7 @@ from svc import plugins
 from svc.client.address import resolve_gateway_url
 from svc.client.config import SDK_DEFAULT_MODEL, current_config, normalize_api_key
 from svc.client.discovery import find_gateway, read_local_api_key, state_folder
-from svc.client.http_session import HttpSession, SessionTimeouts
+from svc.client.http_session import HttpSession, SessionTimeouts, add_request_id
 from svc.client.transport import ClientTransport
 from svc.errors import GatewayFailed, InvalidRequest, ModelNotFound, UsageError
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
@@ -118,14 +119,15 @@ class ClientCore:
         """Return a complete response."""
         chat_module = _load_chat_module()
 
-        async def send(chosen_model: str | None) -> ChatResult:
+        async def send(chosen_model: str | None, timeout: float | None) -> ChatResult:
             backend = self._backend(chosen_model)
             request = chat_module.build_request(backend, messages, parameters, stream=False)
-            response, body = await self.session.fetch("POST", request.path, request.body, request.headers, timeout_s)
-            result: ChatResult = chat_module.decode_result(backend, response, body)
+            response, body = await self.session.fetch("POST", request.path, request.body, request.headers, timeout)
+            with add_request_id(response):
+                result: ChatResult = chat_module.decode_result(backend, response, body)
             return result
 
-        return await self._with_offered_model(send, model, None)
+        return await self._with_offered_model(send, model, None, timeout_s)
 
     async def stream(
         self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
@@ -133,14 +135,14 @@ class ClientCore:
         """Return a streamed response."""
         chat_module = _load_chat_module()
 
-        async def send(chosen_model: str | None) -> ChatResponseStream:
+        async def send(chosen_model: str | None, timeout: float | None) -> ChatResponseStream:
             backend = self._backend(chosen_model)
             request = chat_module.build_request(backend, messages, parameters, stream=True)
-            response = await self.session.open("POST", request.path, request.body, request.headers, timeout_s)
+            response = await self.session.open("POST", request.path, request.body, request.headers, timeout)
             response_stream: ChatResponseStream = chat_module.ChatResponseStream(self.session, response, backend)
             return response_stream
 
-        return await self._with_offered_model(send, model, None)
+        return await self._with_offered_model(send, model, None, timeout_s)
 
     def _backend(self, model: str | None) -> ChatBackend:
         if self.direct:
@@ -149,18 +151,28 @@ class ClientCore:
         return backend
 
     async def _with_offered_model(
-        self, send: Callable[[str | None], Awaitable[T]], model: str | None, kind: str | None
+        self,
+        send: Callable[[str | None, float | None], Awaitable[T]],
+        model: str | None,
+        kind: str | None,
+        timeout_s: float | None,
     ) -> T:
-        """Send a request. If the caller named no model and the default is missing, use the gateway's first one."""
+        """Send a request. If the caller named no model and the default is missing, use the gateway's first one.
+
+        `timeout_s` limits all of it. `send` gets the remaining seconds.
+        """
+        start = time.monotonic()
         try:
-            return await send(model)
+            return await send(model, timeout_s)
         except ModelNotFound:
             if model is not None or self.direct:
                 raise
-            offered = next((each.id for each in await self.models() if each.kind == kind), None)
+            offered = next(
+                (each.id for each in await self.models(_remaining(timeout_s, start)) if each.kind == kind), None
+            )
             if offered is None:
                 raise
-            return await send(offered)
+            return await send(offered, _remaining(timeout_s, start))
 
     # embeddings, Responses API
 
@@ -171,18 +183,19 @@ class ClientCore:
         embeddings = plugins.load("client", "embeddings")
         headers = {"content-type": "application/json", "accept": "application/json"}
 
-        async def send(chosen_model: str | None) -> EmbeddingResult:
+        async def send(chosen_model: str | None, timeout: float | None) -> EmbeddingResult:
             name = self._model_name(chosen_model, embeddings.SDK_DEFAULT_EMBEDDING_MODEL)
             request_body = embeddings.build_embedding_request(name, texts, dimensions)
             response, body = await self.session.fetch(
-                "POST", embeddings.EMBEDDINGS_PATH, request_body, headers, timeout_s
+                "POST", embeddings.EMBEDDINGS_PATH, request_body, headers, timeout
             )
-            result: EmbeddingResult = await self.transport.run_blocking(
-                lambda: embeddings.decode_embeddings(texts, response, body)
-            )
+            with add_request_id(response):
+                result: EmbeddingResult = await self.transport.run_blocking(
+                    lambda: embeddings.decode_embeddings(texts, response, body)
+                )
             return result
 
-        return await self._with_offered_model(send, model, "embedding")
+        return await self._with_offered_model(send, model, "embedding", timeout_s)
 
     async def responses(
         self, items: ResponseInput, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
@@ -190,16 +203,15 @@ class ClientCore:
         """Return a complete response of the Responses API."""
         responses = plugins.load("client", "responses")
 
-        async def send(chosen_model: str | None) -> ResponseResult:
+        async def send(chosen_model: str | None, timeout: float | None) -> ResponseResult:
             name = self._model_name(chosen_model, SDK_DEFAULT_MODEL)
             request_body, headers = responses.build_responses_request(name, items, parameters, stream=False)
-            response, body = await self.session.fetch(
-                "POST", responses.RESPONSES_PATH, request_body, headers, timeout_s
-            )
-            result: ResponseResult = responses.decode_response_result(body, response.headers.get("x-request-id"))
+            response, body = await self.session.fetch("POST", responses.RESPONSES_PATH, request_body, headers, timeout)
+            with add_request_id(response):
+                result: ResponseResult = responses.decode_response_result(body, response.headers.get("x-request-id"))
             return result
 
-        return await self._with_offered_model(send, model, None)
+        return await self._with_offered_model(send, model, None, timeout_s)
 
     async def stream_responses(
         self, items: ResponseInput, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
@@ -207,14 +219,14 @@ class ClientCore:
         """Return a streamed response of the Responses API."""
         responses = plugins.load("client", "responses")
 
-        async def send(chosen_model: str | None) -> ResponseEventStream:
+        async def send(chosen_model: str | None, timeout: float | None) -> ResponseEventStream:
             name = self._model_name(chosen_model, SDK_DEFAULT_MODEL)
             request_body, headers = responses.build_responses_request(name, items, parameters, stream=True)
-            response = await self.session.open("POST", responses.RESPONSES_PATH, request_body, headers, timeout_s)
+            response = await self.session.open("POST", responses.RESPONSES_PATH, request_body, headers, timeout)
             event_stream: ResponseEventStream = responses.ResponseEventStream(self.session, response)
             return event_stream
 
-        return await self._with_offered_model(send, model, None)
+        return await self._with_offered_model(send, model, None, timeout_s)
 
     def _model_name(self, model: str | None, default: str) -> str:
         """Return the model for an API of OpenAI's dialect. Raises InvalidRequest if the provider has another one."""
@@ -226,9 +238,11 @@ class ClientCore:
 
     # models, audio files
 
-    async def models(self) -> list[ModelInfo]:
+    async def models(self, timeout_s: float | None = None) -> list[ModelInfo]:
         """Return the models that the key may use."""
-        return decode_models((await self.session.fetch("GET", "/models"))[1])
+        response, body = await self.session.fetch("GET", "/models", total_timeout=timeout_s)
+        with add_request_id(response):
+            return decode_models(body)
 
     async def transcribe(
         self, audio: str | os.PathLike[str] | bytes, model: str | None, language: str | None
@@ -243,12 +257,14 @@ class ClientCore:
         fields = {"model": model, "language": language, "response_format": "json"}
         body = _encode_multipart({name: value for name, value in fields.items() if value}, data, boundary)
         headers = {"content-type": f"multipart/form-data; boundary={boundary}", "accept": "application/json"}
-        _, response_body = await self.session.fetch("POST", "/audio/transcriptions", body, headers)
+        response, response_body = await self.session.fetch("POST", "/audio/transcriptions", body, headers)
         try:
             raw = msgspec.json.decode(response_body, type=dict[str, Any])
             return Transcript(str(raw["text"]), raw)
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
-            raise GatewayFailed("The response is not a transcript. Check that the address is a gateway's.") from error
+            failure = GatewayFailed("The response is not a transcript. Check that the address is a gateway's.")
+            failure.request_id = response.headers.get("x-request-id")
+            raise failure from error
 
     async def speak(
         self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]
@@ -306,6 +322,11 @@ def decode_models(body: bytes) -> list[ModelInfo]:
         raise GatewayFailed("The response is not a model list. Check that the address is a gateway's.") from error
 
 
+def _remaining(timeout_s: float | None, start: float) -> float | None:
+    """Return what is left of a timeout, given its start (`time.monotonic`)."""
+    return None if timeout_s is None else timeout_s - (time.monotonic() - start)
+
+
 def _load_chat_module() -> Any:
     """Import the chat module at the first chat: the dialects are slow to import."""
     return plugins.load("client", "chat")
@@ -327,6 +348,9 @@ def _read_audio_file(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise UsageError(f"There is no file {path}.") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{str(path)!r} cannot be read: {reason}.") from None
 
 
 def _encode_multipart(fields: Mapping[str, str], data: bytes, boundary: str) -> bytes:

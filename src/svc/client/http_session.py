@@ -5,21 +5,26 @@ open ─> breaker ─> (request ─> response head) × (1 + retries) ─> Client
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from svc import errors
 from svc.client.retry import ClientCircuitBreaker, is_retryable, retry_delay
 from svc.client.transport import ClientRequest, ClientResponse, ClientTransport, RequestTimeouts
-from svc.errors import GatewayFailed, InvalidRequest, RateLimited, SvcError
+from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, RateLimited, SvcError
+from svc.resilience import parse_retry_after
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 SDK_MAX_RESPONSE_BYTES = 64 << 20
 SDK_MAX_ERROR_BODY_BYTES = 64 << 10
+SDK_DEFAULT_RETRY_AFTER_SECONDS = 60.0
+DEADLINE_TOLERANCE_SECONDS = 0.05
+"""A timeout this short before the deadline of the caller is due to it."""
 
 
 class SessionTimeouts(msgspec.Struct, frozen=True):
@@ -47,6 +52,7 @@ class HttpSession:
         self.base_url, self.timeouts = base_url, timeouts
         self.transport = transport
         self.headers = {"user-agent": "svc", **headers}
+        self.is_gateway = server_kind == "gateway"
         self._retries, self._server_kind = retries, server_kind
         self._breaker = ClientCircuitBreaker(server_kind=server_kind)
 
@@ -61,9 +67,10 @@ class HttpSession:
         """Return a successful response and its body. Raises SvcError."""
         response = await self.open(method, path, body, headers, total_timeout)
         try:
-            return response, await _read_body(response, SDK_MAX_RESPONSE_BYTES)
+            with add_request_id(response):
+                return response, await _read_body(response, SDK_MAX_RESPONSE_BYTES)
         except OSError as error:
-            raise self._to_gateway_error(error, "was interrupted") from error
+            raise self._to_gateway_error(error, "was interrupted", response) from error
         finally:
             await response.close()
 
@@ -99,8 +106,14 @@ class HttpSession:
         try:
             response = await self.transport.send(request, timeouts)
         except OSError as error:
-            self._breaker.record_failure()
+            if isinstance(error, TimeoutError) and time.monotonic() > timeouts.deadline - DEADLINE_TOLERANCE_SECONDS:
+                self._breaker.record_abandoned()  # the caller's limit says nothing about the server
+            else:
+                self._breaker.record_failure()
             return self._to_gateway_error(error), None if isinstance(error, TimeoutError) else retry_delay(attempt)
+        except BaseException:
+            self._breaker.record_abandoned()
+            raise
         if response.status < 300:
             self._breaker.record_success()
             return response, None
@@ -109,7 +122,7 @@ class HttpSession:
                 response.status, response.headers, await _read_body(response, SDK_MAX_ERROR_BODY_BYTES)
             )
         except OSError as error:
-            failure = self._to_gateway_error(error)
+            failure = self._to_gateway_error(error, "was interrupted", response)
         finally:
             await response.close()
         if isinstance(failure, GatewayFailed):
@@ -125,20 +138,38 @@ class HttpSession:
         try:
             return await response.read()
         except OSError as error:
-            raise self._to_gateway_error(error, "was interrupted") from error
+            raise self._to_gateway_error(error, "was interrupted", response) from error
 
     async def close(self) -> None:
         """Close the connections of the SDK."""
         await self.transport.close()
 
-    def _to_gateway_error(self, error: OSError, what_failed: str = "cannot be reached") -> GatewayFailed:
+    def _to_gateway_error(
+        self, error: OSError, what_failed: str = "cannot be reached", response: ClientResponse | None = None
+    ) -> GatewayFailed:
+        failure = GatewayFailed(self._describe(error, what_failed))
+        if response is not None:
+            failure.request_id = response.headers.get("x-request-id")
+        return failure
+
+    def _describe(self, error: OSError, what_failed: str) -> str:
         if isinstance(error, TimeoutError):
-            return GatewayFailed(f"The {self._server_kind} at {self.base_url} timed out.")
+            return f"The {self._server_kind} at {self.base_url} timed out."
         reason = error.strerror or str(error) or type(error).__name__
         message = f"The {self._server_kind} at {self.base_url} {what_failed}: {reason}."
         if self.base_url == PRODUCTION_GATEWAY:
             message += " Set SVC_GATEWAY_URL or call svc.set_gateway_url(…), or start a gateway on this machine: svc up"
-        return GatewayFailed(message)
+        return message
+
+
+@contextlib.contextmanager
+def add_request_id(response: ClientResponse) -> Iterator[None]:
+    """Give errors the request id of the response."""
+    try:
+        yield
+    except SvcError as error:
+        error.request_id = error.request_id or response.headers.get("x-request-id")
+        raise
 
 
 async def _read_body(response: ClientResponse, limit: int) -> bytes:
@@ -185,6 +216,18 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes) ->
     return error
 
 
+def raise_stream_error(payload: bytes | None) -> None:
+    """Raise the error if an event of a gateway's stream reports one. `payload` is the data of the event."""
+    if payload is None or b'"error"' not in payload:
+        return
+    try:
+        error_object = msgspec.json.decode(payload, type=_SdkErrorEnvelope).error
+    except (msgspec.DecodeError, UnicodeDecodeError):  # an event whose text has the word
+        return
+    error = error_from_code(error_object.code if isinstance(error_object.code, str) else None, error_object.message)
+    raise ProviderFailed(error.message) if isinstance(error, GatewayFailed) else error
+
+
 def error_from_code(
     code: str | None, message: str, status: int = 0, headers: Mapping[str, str] | None = None
 ) -> SvcError:
@@ -195,11 +238,8 @@ def error_from_code(
         error_type = by_status
     text = message or f"The server returned status {status}."
     if error_type is RateLimited:
-        try:
-            retry_after = float((headers or {}).get("retry-after", "60"))
-        except ValueError:
-            retry_after = 60.0
-        return RateLimited(text, retry_after=retry_after)
+        retry_after = parse_retry_after(None, (headers or {}).get("retry-after"))
+        return RateLimited(text, retry_after=SDK_DEFAULT_RETRY_AFTER_SECONDS if retry_after is None else retry_after)
     return error_type(text)
 
 

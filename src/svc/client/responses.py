@@ -5,17 +5,17 @@ Events and objects: https://platform.openai.com/docs/api-reference/responses
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from svc.client.event_stream import SdkEventStream
 from svc.client.http_session import HttpSession, error_from_code
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler
 from svc.client.transport import ClientResponse
 from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
-from svc.wire.sse import EventSplitter, event_data, split_events
+from svc.wire.sse import event_data
 
 ResponseInput = str | Sequence[Mapping[str, Any]]
 RESPONSES_PATH = "/responses"
@@ -156,52 +156,41 @@ def _not_a_response() -> GatewayFailed:
     return GatewayFailed("The response is not one of the Responses API. Check that the address is a gateway's.")
 
 
-class ResponseEventStream:
-    """A streamed response. `next` returns events, then None. Raises SvcError if it fails or is interrupted."""
+class ResponseEventStream(SdkEventStream[ResponseStreamEvent]):
+    """A streamed response. `next` returns its events."""
 
     def __init__(self, session: HttpSession, response: ClientResponse) -> None:
-        self._session, self._response = session, response
-        self._splitter = EventSplitter()
-        self._events: deque[ResponseStreamEvent] = deque()
+        super().__init__(session, response)
         self._tool_calls = ToolCallAssembler()
         self._call_indexes: dict[Any, int] = {}
-        self._closed = False
-        self.text = ""
-        """The text so far."""
+        self._received_result: ResponseResult | None = None
         self.result: ResponseResult | None = None
-        """The response, once it is complete."""
-        self.request_id = response.headers.get("x-request-id")
+        """The response, once its last event was returned."""
 
     async def next(self) -> ResponseStreamEvent | None:
-        """Return the next event, or None at the end. Raises SvcError if the stream fails or is interrupted."""
-        try:
-            while not self._events and not self._closed:
-                await self._read_more()
-        except BaseException:
-            await self.close()
-            raise
-        return self._events.popleft() if self._events else None
+        event = await super().next()
+        if not self._items:
+            self.result = self._received_result
+        return event
 
-    async def _read_more(self) -> None:
-        data = await self._session.read_chunk(self._response)
-        for event in split_events(self._splitter.feed_block(data) if data else self._splitter.flush()):
-            payload = event_data(event)
-            if self.result is None and payload is not None and payload.strip() != b"[DONE]":
-                self._handle_event(payload)
-        if self.result is not None or not data:
-            if self.result is None:
-                raise ProviderFailed("The response was interrupted.")
-            while data:  # reads to the end, so that the connection is reusable
-                data = await self._session.read_chunk(self._response)
-            await self.close()
+    @property
+    def _is_last_event_read(self) -> bool:
+        return self._received_result is not None
 
-    def _handle_event(self, payload: bytes) -> None:
+    @property
+    def _has_result(self) -> bool:
+        return self._received_result is not None
+
+    def _handle_event(self, event: bytes) -> None:
+        payload = event_data(event)
+        if self._received_result is not None or payload is None or payload.strip() == b"[DONE]":
+            return
         try:
             raw = msgspec.json.decode(payload, type=dict[str, Any])
             kind = str(raw["type"])
             if kind in ENDING_EVENTS:
                 self._handle_end(kind, raw)
-            self._events.append(self._to_event(kind, raw))
+            self._items.append(self._to_event(kind, raw))
         except RESPONSE_DECODE_ERRORS as error:
             raise ProviderFailed("The server sent an event that is not one of the Responses API.") from error
 
@@ -211,15 +200,14 @@ class ResponseEventStream:
             raise _to_error(nested if isinstance(nested, dict) else raw, self.request_id)
         if kind == "response.failed":
             raise _to_error(raw["response"].get("error"), self.request_id)
-        self.result = _to_result(raw["response"], self.request_id)
+        self._received_result = _to_result(raw["response"], self.request_id)
 
     def _to_event(self, kind: str, raw: dict[str, Any]) -> ResponseStreamEvent:
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
-                self.text += raw["delta"]
-                return ResponseStreamEvent(kind, raw, text=raw["delta"])
+                return ResponseStreamEvent(kind, raw, text=_delta_text(raw))
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
-                return ResponseStreamEvent(kind, raw, reasoning=raw["delta"])
+                return ResponseStreamEvent(kind, raw, reasoning=_delta_text(raw))
             case "response.output_item.added" if raw["item"]["type"] in ITEM_STARTS_TOOL_CALL:
                 index = self._call_indexes.setdefault(raw["output_index"], len(self._call_indexes))
                 item = raw["item"]
@@ -228,10 +216,13 @@ class ResponseEventStream:
                 )
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
                 index = self._call_indexes[raw["output_index"]]
-                return ResponseStreamEvent(kind, raw, tool_call=self._tool_calls.append(index, raw["delta"]))
+                return ResponseStreamEvent(kind, raw, tool_call=self._tool_calls.append(index, _delta_text(raw)))
         return ResponseStreamEvent(kind, raw)
 
-    async def close(self) -> None:
-        """Cancel the response. Safe to call twice."""
-        self._closed = True
-        await self._response.close()
+
+def _delta_text(raw: dict[str, Any]) -> str:
+    """Return the text of a delta. Raises TypeError for another value."""
+    delta = raw["delta"]
+    if not isinstance(delta, str):
+        raise TypeError
+    return delta

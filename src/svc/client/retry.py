@@ -71,6 +71,11 @@ class ClientCircuitBreaker:
             self._consecutive_failures = 0
             self._breaker.close()
 
+    def record_abandoned(self) -> None:
+        """Record that the caller stopped waiting, which says nothing about the server."""
+        with self._lock:
+            self._breaker.record_abandoned()
+
     def record_failure(self) -> None:
         """Record that the server is unreachable, or responded that it is down."""
         with self._lock:

@@ -29,6 +29,9 @@ class ClientRequest(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     body: bytes = b""
 
+    def __repr__(self) -> str:
+        return f"ClientRequest({self.method!r}, {self.url!r})"  # never the key
+
 
 class RequestTimeouts(msgspec.Struct, frozen=True):
     """Timeouts in seconds. `idle` is the longest wait for a byte. `deadline` is a time of the monotonic clock."""
@@ -49,6 +52,12 @@ class ClientResponse(Protocol):
 
     async def read(self) -> bytes:
         """Return the next bytes of the body, or b"" at its end."""
+
+    async def finish(self, seconds: float) -> None:
+        """Read what follows the last event of a stream, for at most some seconds, and close the response.
+
+        The connection is then reusable. Failures are ignored, since the stream is complete without it.
+        """
 
     async def close(self) -> None:
         """Cancel the rest of the response. Safe to call twice."""
