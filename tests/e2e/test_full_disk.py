@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -69,3 +70,17 @@ def test_full_disk_command_exits_1_with_reason(small_disk: Path) -> None:
     done = run("keys", "create", "--name", "late", home=small_disk)
     assert done.returncode == 1
     assert "since its disk is full" in done.stderr
+
+
+def test_full_disk_doctor_reports_what_cannot_be_written(small_disk: Path, tmp_path: Path) -> None:
+    assert run("registry", "add", str(make_bundle(tmp_path / "m.xyb")), home=small_disk).returncode == 0
+    (small_disk / "svc/journal").mkdir()
+    disk.by_filling(small_disk)[0]()
+    done = run("doctor", "--json", home=small_disk)
+    found = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    names = ("blob store", "journal", "disk space")
+    assert {name: found[name]["state"] for name in names} == dict.fromkeys(names, "bad")
+    assert "can be read, but not written" in found["blob store"]["says"]
+    assert "No space left on device" in found["journal"]["says"]
+    assert found["disk space"]["says"].startswith("0 MiB are free in ")

@@ -1,4 +1,4 @@
-"""Check the database, Redis, the blob store and the installed extras for `svc doctor`.
+"""Check the database, Redis, the blob store, the disks and the installed extras for `svc doctor`.
 
 Each check connects as the gateway or registry does, with the same credentials, and with a timeout of seconds.
 """
@@ -6,9 +6,12 @@ Each check connects as the gateway or registry does, with the same credentials, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +23,7 @@ from svc import plugins
 from svc.distribution import install_command
 from svc.errors import SvcError, UsageError
 from svc.settings import Settings
+from svc.stores.bundles.records import BundleRecords
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.factory import database_url, open_database
 from svc.stores.redis.address import parse_redis_url
@@ -41,6 +45,11 @@ OPTIONAL_EXTRAS: Final = {
 }
 """Extra -> its import names, and its purpose."""
 OPENMP_LIBRARY: Final = "libgomp.so.1"
+MIN_WORKING_DISK_BYTES: Final = 16 << 20
+"""Below this free space, the registry refuses uploads."""
+LOW_DISK_BYTES: Final = 256 << 20
+"""Below this free space, the disk may soon be full."""
+JOURNAL_PROBE_BYTES: Final = 4096
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -100,7 +109,7 @@ def check_database(settings: Settings) -> CheckResult:
 
 
 def _check_missing_file(file: Path) -> CheckResult:
-    folder = next((folder for folder in file.absolute().parents if folder.exists()), Path("/"))
+    folder = _existing_folder(file.absolute().parent)
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
         return CheckResult("database", "ok", f"the file {file}, created by the first start")
     return CheckResult("database", "bad", f"the file {file} cannot be created", "check SVC_DATABASE_URL and SVC_HOME")
@@ -142,7 +151,62 @@ def check_blob_store(settings: Settings) -> CheckResult:
 
 
 def _check_folder(folder: Path) -> CheckResult:
-    existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-    if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+    """Check that the folder can be written, and its records read and written."""
+    advice = "check SVC_REGISTRY_ROOT, and the owner and permissions of the folder"
+    existing = _existing_folder(folder)
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        return CheckResult("blob store", "bad", f"the folder {folder} is not writable", advice)
+    path = folder / ".registry" / "records.sqlite"
+    if not os.path.exists(path):
         return CheckResult("blob store", "ok", f"the folder {folder}")
-    return CheckResult("blob store", "bad", f"the folder {folder} is not writable", "check SVC_REGISTRY_ROOT")
+    try:
+        with contextlib.closing(BundleRecords(path)) as records:
+            is_writable = records.is_writable
+    except SvcError as error:
+        return CheckResult("blob store", "bad", f"{path}: {error.message}", advice)
+    if is_writable:
+        return CheckResult("blob store", "ok", f"the folder {folder}")
+    return CheckResult("blob store", "bad", f"the records {path} can be read, but not written", advice)
+
+
+def check_journal(home: Path) -> Iterator[CheckResult]:
+    """Check that the folder of the ledger's journal can be written, if it exists."""
+    folder = home / "journal"
+    if not os.path.exists(folder):
+        return
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(JOURNAL_PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        advice = "free some space on its disk, or check its owner and permissions; until then usage may be lost"
+        yield CheckResult("journal", "bad", f"the folder {folder} cannot be written: {error.strerror}", advice)
+    else:
+        yield CheckResult("journal", "ok", f"the folder {folder}")
+
+
+def check_disk_space(settings: Settings) -> Iterator[CheckResult]:
+    """Check the free space of the state folder's disk, and of the registry's if it is another one."""
+    devices = set()
+    for subject, folder in (("disk space", settings.home), ("disk space, registry", settings.registry_root)):
+        existing = _existing_folder(folder)
+        device = existing.stat().st_dev
+        if device not in devices:
+            yield _check_free_space(subject, existing)
+        devices.add(device)
+
+
+def _check_free_space(subject: str, folder: Path) -> CheckResult:
+    free_bytes = shutil.disk_usage(folder).free
+    detail = f"{free_bytes >> 20} MiB are free in {folder}"
+    if free_bytes < MIN_WORKING_DISK_BYTES:
+        advice = f"free some space: below {MIN_WORKING_DISK_BYTES >> 20} MiB, bundles are refused and usage may be lost"
+        return CheckResult(subject, "bad", detail, advice)
+    if free_bytes < LOW_DISK_BYTES:
+        return CheckResult(subject, "off", f"little space: {detail}", "free some space")
+    return CheckResult(subject, "ok", detail)
+
+
+def _existing_folder(folder: Path) -> Path:
+    """Return the folder, or its closest parent that exists."""
+    return next((path for path in (folder, *folder.absolute().parents) if os.path.exists(path)), Path("/"))

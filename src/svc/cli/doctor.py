@@ -2,6 +2,7 @@
 
 Each provider gets one `GET` of its model list, with its key, which is free of charge.
 Database, Redis and blob store are checked with their credentials. Keys and passwords are never printed.
+The folders of the journal and of the bundles must be writable, with 16 MiB of free space. Below 256 MiB is reported.
 The exit status is 1 if something that is configured does not work, such as a key that a provider rejects.
 
 Examples:
@@ -77,6 +78,8 @@ def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
         return
     yield CheckResult("settings", "ok", "read")
     yield _check_home(loaded.home)
+    yield from _doctor_checks.check_journal(loaded.home)
+    yield from _doctor_checks.check_disk_space(loaded)
     yield from _doctor_checks.check_extras()
     for name in (loaded.local.model, loaded.speech.default_model):
         yield _check_model(name, loaded)

@@ -15,6 +15,7 @@ from tests.fakes.redis_groups import RedisCluster, RedisSentinels
 from tests.fakes.redis_server import RedisServer
 
 from svc.cli import _doctor_checks, main
+from svc.stores.bundles.folder import FolderStore
 
 PASSWORD = "hunter2-s3cret"
 
@@ -70,6 +71,23 @@ def test_doctor_database_file_is_not_created_and_damaged_file_is_error(
     status, found = run_doctor(capsys)
     assert (status, found["database"]["state"]) == (1, "bad")
     assert "file is not a database" in found["database"]["says"]
+
+
+def test_doctor_unusable_records_and_journal_are_errors(capsys: pytest.CaptureFixture[str], clean: Path) -> None:
+    FolderStore(clean / "home/registry").close()
+    (clean / "home/journal").mkdir()
+    status, found = run_doctor(capsys)
+    assert [found[name]["state"] for name in ("blob store", "journal")] == ["ok", "ok"]
+    assert list((clean / "home/journal").iterdir()) == []
+    assert found["disk space"]["says"].endswith(f" MiB are free in {clean / 'home'}")
+    records = clean / "home/registry/.registry/records.sqlite"
+    records.write_bytes(b"this is no database at all" * 100)
+    (clean / "home/journal").rmdir()
+    (clean / "home/journal").touch()
+    status, found = run_doctor(capsys)
+    assert [status, *(found[name]["state"] for name in ("blob store", "journal"))] == [1, "bad", "bad"]
+    assert "file is not a database" in found["blob store"]["says"]
+    assert "Not a directory" in found["journal"]["says"]
 
 
 def test_doctor_postgres_down_names_host_and_reason(
