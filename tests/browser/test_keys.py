@@ -76,6 +76,27 @@ def test_create_shows_the_secret_once_and_the_key_works(console: Console, keys_p
     assert console.gateway.request("GET", "/v1/models", key=secret).status == 200
 
 
+def test_key_links_to_its_usage_also_from_the_secret(console: Console, keys_page: Page) -> None:
+    page = keys_page
+    page.get_by_role("button", name="Create key").click()
+    dialog = page.get_by_role("dialog", name="Create a key")
+    dialog.get_by_label("Name").fill("linked")
+    dialog.get_by_label("Tags").fill('"a=b"=c')
+    dialog.get_by_role("button", name="Create key").click()
+    read_secret(page)
+    with page.expect_popup() as opened:
+        page.get_by_role("dialog").get_by_role("link", name="Usage of linked").click()
+    listed = console.gateway.request("GET", "/v1/admin/keys?search=linked", key=console.admin_key).json["data"]
+    assert listed[0]["tags"] == {"a=b": "c"}
+    assert opened.value.url.endswith(f"/console/usage?key={listed[0]['id']}")
+    expect(opened.value.get_by_label("Only key")).to_have_value("linked")
+    assert read_secret(page).startswith("svc_sk_")
+    page.get_by_role("button", name="Done").click()
+    expect(card(page, "linked")).to_contain_text('"a=b"=c')
+    card(page, "linked").get_by_role("link", name="Requests of linked").click()
+    expect(page.get_by_label("Key", exact=True)).to_have_value("linked")
+
+
 def test_error_of_a_field_is_shown_at_the_field(keys_page: Page) -> None:
     page = keys_page
     page.get_by_role("button", name="Create key").click()

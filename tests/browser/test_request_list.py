@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from playwright.sync_api import Locator, Page, expect
 
+from svc.stores.database.base import StoredKey
 from svc.stores.database.factory import open_database
 from tests.browser.console import Console
 from tests.contracts.test_database import make_entry
@@ -16,6 +17,8 @@ from tests.contracts.test_database import make_entry
 MAX_TAIL_ROWS = 1000
 MAX_ROWS = 2000
 PAGE_ROWS = 50
+LISTED_KEYS = 1000
+"""The keys among which the page looks for a name before it asks the gateway."""
 
 
 def add_requests(console: Console, key_id: str, count: int) -> None:
@@ -31,6 +34,13 @@ def add_requests(console: Console, key_id: str, count: int) -> None:
     ]
     with contextlib.closing(open_database(f"sqlite:///{console.home / 'svc' / 'svc.db'}")) as database:
         assert database.insert_entries(entries) == count
+
+
+def add_keys(console: Console, names: dict[str, str]) -> None:
+    """Add keys by their ids to the gateway's database."""
+    with contextlib.closing(open_database(f"sqlite:///{console.home / 'svc' / 'svc.db'}")) as database:
+        for id, name in names.items():
+            database.put_key(StoredKey(id=id, name=name, prefix="svc_sk_x", digest=id, created=time.time()))
 
 
 def open_list(console: Console, page: Page, query: str) -> Locator:
@@ -81,3 +91,28 @@ def test_request_list_full_loads_the_rows_that_were_cut_off(console: Console, pa
     more.click()
     expect(rows).to_have_count(MAX_ROWS + 41)
     expect(more).to_have_count(0)
+
+
+def test_key_filter_name_beyond_the_listed_keys_is_found(console: Console, page: Page) -> None:
+    listed = {f"key_0{number:04}": f"listed {number}" for number in range(LISTED_KEYS)}
+    add_keys(console, {**listed, "key_00007": "twin", "key_zzz1": "twin", "key_zzz2": "last"})
+    add_requests(console, "key_zzz2", 3)
+    add_requests(console, "key_00007", 2)
+    rows = open_list(console, page, "")
+    field = page.get_by_label("Key", exact=True)
+    expect(page.locator("datalist option[value='listed 5 (key_00005)']")).to_have_count(1)
+    field.fill("last")
+    field.press("Enter")
+    expect(rows).to_have_count(3)
+    expect(field).to_have_value("last (key_zzz2)")
+    assert page.url.endswith("key=key_zzz2")
+    field.fill("twin")
+    field.press("Enter")
+    expect(page.get_by_text("2 keys have this name. Enter the id of one: key_00007, key_zzz1")).to_be_visible()
+    expect(rows).to_have_count(0)
+    field.fill("key_00007")
+    field.press("Enter")
+    expect(rows).to_have_count(2)
+    field.fill("nobody")
+    field.press("Enter")
+    expect(page.get_by_text("No key has this name or id.")).to_be_visible()

@@ -146,6 +146,24 @@ def test_hostile_names_are_shown_as_text(console: Console, page: Page, ids: dict
     expect(page).to_have_title("Requests · Console")
 
 
+def test_tag_filter_separator_in_the_name_is_found_by_the_suggestion(
+    console: Console, page: Page, traffic: Traffic
+) -> None:
+    key = traffic.create_key("tagged", tags={"a=b": "c=d"})
+    traffic.wait_for(traffic.send(key["key"]))
+    open_requests(console, page, f"?key={key['id']}")
+    expect(rows(page)).to_have_count(1)
+    suggestion = page.locator("datalist option[value*='a=b']").get_attribute("value")
+    assert suggestion == '"a=b"=c=d'
+    field = page.get_by_label("Tag", exact=True)
+    field.fill(suggestion)
+    field.press("Enter")
+    expect(page).to_have_url(re.compile("tag=a%3Db%3Ac%3Dd"))
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
+    expect(rows(page)).to_have_count(1)
+    expect(field).to_have_value(suggestion)
+
+
 def test_ordinary_key_sees_its_own_requests_alone(console: Console, page: Page, ids: dict[str, str]) -> None:
     open_requests(console, page, key=console.user_key)
     expect(rows(page)).to_have_count(4)

@@ -4,6 +4,8 @@ import { get } from "../api/client";
 import { useIsAdmin } from "../session";
 import { useData } from "./data";
 import { Field } from "./field";
+import { useKeyMatch } from "./key-filter";
+import { formatTag, parseTag } from "./tag";
 
 export interface Suggestion {
   /** The value in the address and in the API. */
@@ -29,7 +31,7 @@ export function useSuggestions(): Record<SuggestedFilter, Suggestion[]> {
     return {
       model: models.data.map(({ id }) => plainSuggestion(id)),
       provider: (providers?.data ?? []).filter(({ configured }) => configured).map(({ name }) => plainSuggestion(name)),
-      key: keySuggestions(keys?.data ?? []),
+      key: keys ? keySuggestions([...keys.data, ...keys.configured], keys.has_more) : [],
     };
   }, [isAdmin]);
   return data ?? { model: [], provider: [], key: [] };
@@ -39,15 +41,21 @@ export function plainSuggestion(value: string): Suggestion {
   return { value, label: value };
 }
 
-/** Keys are shown by their names. The names of two keys can be equal. */
-function keySuggestions(keys: { id: string; name: string }[]): Suggestion[] {
+/** Keys are shown by their names. Two keys can have the same name, and one of them can be among those that are not listed. */
+function keySuggestions(keys: { id: string; name: string }[], isIncomplete: boolean): Suggestion[] {
   const counts = new Map<string, number>();
   for (const { name } of keys) counts.set(name, (counts.get(name) ?? 0) + 1);
-  return keys.map(({ id, name }) => ({ value: id, label: counts.get(name) === 1 ? name : `${name} (${id})` }));
+  return keys.map(({ id, name }) => ({
+    value: id, label: isIncomplete || counts.get(name) !== 1 ? nameWithId({ id, name }) : name,
+  }));
+}
+
+function nameWithId({ id, name }: { id: string; name: string }): string {
+  return `${name} (${id})`;
 }
 
 export function TextFilter(
-  { name, label, hint = "", value, suggestions, onChange }: {
+  { name, label: title, hint = "", value, suggestions, onChange }: {
     name: string; label: string; hint?: string; value: string; suggestions: Suggestion[] | undefined;
     onChange: (value: string) => void;
   },
@@ -55,17 +63,21 @@ export function TextFilter(
   const listId = useId();
   // Kept until it is complete: suggestions that arrive meanwhile must not replace it.
   const [draft, setDraft] = useState<string | null>(null);
-  const shown = name === "tag" ? showTag(value) : suggestions?.find((each) => each.value === value)?.label ?? value;
+  const suggested = suggestions?.find((each) => each.value === value)?.label;
+  const match = useKeyMatch(name === "key" && suggested === undefined ? value : "");
+  const label = suggested ?? (match?.key && nameWithId(match.key)) ?? value;
+  const shown = name === "tag" ? showTag(value) : label;
   const read = (text: string): string => (
     name === "tag" ? readTag(text) : suggestions?.find((each) => each.label === text.trim())?.value ?? text.trim()
   );
-  // A label that was complete before the suggestions arrived.
-  const early = suggestions?.find((each) => each.label === value && each.value !== value)?.value;
+  // A label that was complete before the suggestions arrived, or a name that the gateway knows.
+  const early = suggestions?.find((each) => each.label === value && each.value !== value)?.value
+    ?? (match?.key?.id === value ? undefined : match?.key?.id);
   useEffect(() => {
     if (early !== undefined) onChange(early);
   }, [early]);
   return (
-    <Field name={name} label={label}>
+    <Field name={name} label={title} {...(match?.problem && draft === null && { problems: { [name]: match.problem } })}>
       {(attributes) => (
         <>
           <input
@@ -88,9 +100,11 @@ export function TextFilter(
 
 /** Formats a tag of the API, `name:value`, as pages and commands show it: `name=value`. */
 export function showTag(tag: string): string {
-  return tag.replace(":", "=");
+  const [name = "", ...value] = tag.split(":");
+  return value.length ? formatTag(name, value.join(":")) : tag;
 }
 
 function readTag(text: string): string {
-  return text.trim().replace(/[=:]/, ":");
+  const tag = parseTag(text, /[=:]/);
+  return tag ? tag.join(":") : text.trim();
 }

@@ -4,10 +4,11 @@ import type { ConfiguredKey, KeyUse, MadeKey, ShownKey } from "../../build/schem
 import { get } from "../api/client";
 import { useData } from "../components/data";
 import { EmptyNotice, ErrorNotice, Loading } from "../components/notices";
-import { pagePath, useQueryParameter } from "../router";
+import { useQueryParameter } from "../router";
 import { useIsAdmin } from "../session";
 import { KeyCard } from "./keys/card";
 import { KeyDialog } from "./keys/form";
+import { KeyUseLinks } from "./keys/links";
 import { OwnKey } from "./keys/own";
 import { RevokeDialog } from "./keys/revoke";
 import { RotateDialog } from "./keys/rotate";
@@ -140,10 +141,7 @@ function ConfiguredKeys({ keys }: { keys: ConfiguredKey[] }) {
               <div><dt>Name</dt><dd>{name}</dd></div>
               <div><dt>Id</dt><dd><code>{id}</code></dd></div>
               <div><dt>Scopes</dt><dd>{scopes.join(", ")}</dd></div>
-              <div><dt>Use</dt><dd>
-                <a href={`${pagePath("Usage")}?key=${encodeURIComponent(id)}`}>Usage of {name}</a>,{" "}
-                <a href={`${pagePath("Requests")}?key=${encodeURIComponent(id)}`}>Requests of {name}</a>
-              </dd></div>
+              <div><dt>Use</dt><dd><KeyUseLinks id={id} name={name} /></dd></div>
             </dl>
           </li>
         ))}

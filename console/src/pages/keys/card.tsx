@@ -2,6 +2,8 @@
 import type { KeyUse, ShownKey } from "../../../build/schema";
 import { formatCount, formatTime, formatUsd } from "../../components/format";
 import { Meter } from "../../components/meter";
+import { formatTag } from "../../components/tag";
+import { KeyUseLinks } from "./links";
 
 const PERIODS = { day: "today (UTC)", month: "this month (UTC)", total: "in total" };
 export type KeyAction = "edit" | "rotate" | "revoke";
@@ -18,7 +20,7 @@ export function KeyCard(
           <KeyBadge apiKey={apiKey} />
         </div>
         <p class="hint"><code>{apiKey.prefix}…</code> · <code>{apiKey.id}</code></p>
-        <Facts apiKey={apiKey} />
+        <Facts apiKey={apiKey} isListed={onAction !== undefined} />
       </div>
       <div class="key-use">
         {use && !apiKey.revoked && <LimitMeters use={use} />}
@@ -49,19 +51,20 @@ function KeyBadge({ apiKey }: { apiKey: ShownKey }) {
   return <span class="badge good">Active</span>;
 }
 
-function Facts({ apiKey }: { apiKey: ShownKey }) {
+function Facts({ apiKey, isListed }: { apiKey: ShownKey; isListed: boolean }) {
   const tags = Object.entries(apiKey.tags);
   return (
     <dl class="facts">
       <div><dt>Scopes</dt><dd>{apiKey.scopes.join(", ")}</dd></div>
       <div><dt>Models</dt><dd>{apiKey.models ? apiKey.models.join(", ") : "All"}</dd></div>
-      {tags.length > 0 && <div><dt>Tags</dt><dd>{tags.map(([name, value]) => `${name}=${value}`).join(", ")}</dd></div>}
+      {tags.length > 0 && <div><dt>Tags</dt><dd>{tags.map(([name, value]) => formatTag(name, value)).join(", ")}</dd></div>}
       <div><dt>Last used</dt><dd>{apiKey.last_used ? formatTime(apiKey.last_used) : "Never"}</dd></div>
       {apiKey.revoked && <div><dt>Revoked</dt><dd>{formatTime(apiKey.revoked)}</dd></div>}
       {apiKey.expires && !apiKey.revoked && <div><dt>Expires</dt><dd>{formatTime(apiKey.expires)}</dd></div>}
       {apiKey.old_until && !apiKey.revoked && (
         <div><dt>Previous secret</dt><dd>valid until {formatTime(apiKey.old_until)}</dd></div>
       )}
+      {isListed && <div><dt>Use</dt><dd><KeyUseLinks id={apiKey.id} name={apiKey.name} /></dd></div>}
     </dl>
   );
 }

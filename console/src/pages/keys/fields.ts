@@ -1,5 +1,6 @@
 /** The fields of the key form as text, and the request that they make. */
 import type { ShownKey } from "../../../build/schema";
+import { formatTag, parseTag } from "../../components/tag";
 
 export const SCOPES = [
   { scope: "chat", meaning: "chat, embeddings" },
@@ -39,7 +40,7 @@ export function initialFields(apiKey?: ShownKey): KeyFields {
     budget_usd: text(apiKey?.budget_usd),
     budget_period: apiKey?.budget_period ?? "total",
     expires: apiKey?.expires ? toLocalInput(apiKey.expires) : "",
-    tags: Object.entries(apiKey?.tags ?? {}).map(([name, value]) => `${name}=${value}`).join("\n"),
+    tags: Object.entries(apiKey?.tags ?? {}).map(([name, value]) => formatTag(name, value)).join("\n"),
   };
 }
 
@@ -67,7 +68,7 @@ export function findProblems(fields: Partial<KeyFields>): Record<string, string>
   }
   if (fields.expires && !(Date.parse(fields.expires) > Date.now())) problems["expires"] = "The time is in the past.";
   const lines = (fields.tags ?? "").split("\n").filter((line) => line.trim());
-  if (lines.some((line) => !/^\s*[^=\s][^=]*=/.test(line))) problems["tags"] = "Write each tag as name=value.";
+  if (lines.some((line) => !parseTag(line, /=/))) problems["tags"] = "Write each tag as name=value.";
   return problems;
 }
 
@@ -100,8 +101,8 @@ function toJson(name: keyof KeyFields, value: string | string[]): unknown {
 function parseTags(text: string): Record<string, string> {
   const tags: Record<string, string> = {};
   for (const line of text.split("\n")) {
-    const [name = "", ...value] = line.split("=");
-    if (line.trim()) tags[name.trim()] = value.join("=").trim();
+    const tag = parseTag(line, /=/);
+    if (tag) tags[tag[0]] = tag[1];
   }
   return tags;
 }

@@ -4,6 +4,7 @@ import type { MadeKey } from "../../../build/schema";
 import { CodeBlock } from "../../components/copy";
 import { Dialog } from "../../components/dialog";
 import { formatTime } from "../../components/format";
+import { KeyUseLinks } from "./links";
 
 export function SecretDialog({ made, title, onClose }: { made: MadeKey; title: string; onClose: () => void }) {
   const [isWarned, setIsWarned] = useState(false);
@@ -16,6 +17,7 @@ export function SecretDialog({ made, title, onClose }: { made: MadeKey; title: s
           ? "The secret is never shown again. Copy it, then close this dialog."
           : "Copy it now: it is shown only once. If you lose it, rotate the key."}
       </p>
+      <p class="hint"><KeyUseLinks id={made.id} name={made.name} isNewTab /> (in a new tab)</p>
       {made.old_until && <p class="hint">The previous secret stays valid until {formatTime(made.old_until)}.</p>}
       <div class="dialog-actions">
         <button type="button" class="primary" onClick={onClose}>Done</button>

@@ -7,6 +7,7 @@ import { useData } from "../../components/data";
 import { Dialog } from "../../components/dialog";
 import { TIME_ZONE, formatCount, formatMilliseconds, formatTime } from "../../components/format";
 import { ErrorNotice, Loading } from "../../components/notices";
+import { formatTag } from "../../components/tag";
 import { pagePath } from "../../router";
 import { useIsAdmin } from "../../session";
 import { Attempts } from "./attempts";
@@ -179,7 +180,7 @@ function Facts({ entry }: { entry: ExplainedEntry }) {
 function Tags({ tags }: { tags: Record<string, string> }) {
   const shown = Object.entries(tags);
   if (!shown.length) return null;
-  return <Fact label="Tags">{shown.map(([name, value]) => <code key={name} class="wrap tag">{name}={value}</code>)}</Fact>;
+  return <Fact label="Tags">{shown.map(([name, value]) => <code key={name} class="wrap tag">{formatTag(name, value)}</code>)}</Fact>;
 }
 
 /** The page Keys finds keys by their ids. An ordinary key sees itself there. */
