@@ -495,6 +495,72 @@ def test_conversations_are_listed_renamed_and_deleted(playground: Page) -> None:
     expect(button(playground, "Conversations (1)")).to_be_visible()
 
 
+def test_draft_stays_after_back_and_reload_until_it_is_sent(playground: Page) -> None:
+    button(playground, "Add a model").click()
+    open_settings(playground)
+    playground.get_by_label("System prompt").fill("Be brief.")
+    playground.get_by_label("Tools (JSON)", exact=True).fill("[]")
+    playground.get_by_label("Add images").set_input_files([{"name": "dot.png", "mimeType": "image/png", "buffer": PNG}])
+    expect(playground.get_by_role("img", name="Image 1")).to_be_visible()
+    prompt_of(playground).fill("Not sent yet")
+    playground.get_by_role("link", name="Usage", exact=True).click()
+    expect(playground.get_by_role("heading", name="Usage", level=1)).to_be_visible()
+    for come_back in (playground.go_back, playground.reload):
+        come_back()
+        expect(prompt_of(playground)).to_have_value("Not sent yet")
+        expect(playground.get_by_role("img", name="Image 1")).to_be_visible()
+        expect(playground.get_by_label("System prompt")).to_have_value("Be brief.")
+        expect(playground.get_by_label("Tools (JSON)", exact=True)).to_have_value("[]")
+        expect(playground).to_have_url(re.compile("[?]model=gpt-4o&model=gpt-4o-mini$"))
+    button(playground, "Send").click()
+    expect(playground.get_by_text("Complete", exact=True)).to_have_count(2)
+    prompt_of(playground).fill("The next")
+    playground.reload()
+    expect(prompt_of(playground)).to_have_value("The next")
+    expect(playground.get_by_role("list", name="Images")).to_have_count(1)
+    button(playground, "New conversation").click()
+    expect(prompt_of(playground)).to_have_value("")
+    expect(playground.get_by_label("Model 2")).to_have_value("gpt-4o-mini")
+
+
+def test_conversation_in_two_tabs_loses_no_turn(
+    playground: Page, context: BrowserContext, provider: FakeProvider
+) -> None:
+    send(playground, "First")
+    expect(answer_of(playground).locator("dd", has_text="$")).to_be_visible()
+    other = context.new_page()
+    other.goto(playground.url)
+    button(other, "Conversations (1)").click()
+    other.get_by_role("dialog").get_by_role("button", name="First").first.click()
+    send(other, "Second")
+    expect(playground.get_by_text("Second")).to_be_visible()
+    expect(answer_of(other).locator("dd", has_text="$")).to_be_visible()
+    expect(answer_of(playground).locator("dd", has_text="$")).to_be_visible()
+    provider.plays(sse(openai_wire.stream("One two three")[:3], end=stall()))
+    send(other, "Third, of the other tab")
+    expect(answer_of(other)).to_contain_text("One two")
+    send(playground, "Third, of this tab")
+    expect(playground.get_by_text("Another tab has continued this conversation")).to_be_visible()
+    button(other, "Stop").click()
+    expect(answer_of(other)).to_contain_text("Stopped")
+    for page, own in ((playground, "Third, of this tab"), (other, "Third, of the other tab")):
+        page.reload()
+        expect(page.locator(".turn .prompt")).to_have_text(["First", "Second", own])
+        expect(button(page, "Conversations (2)")).to_be_visible()
+
+
+def test_copied_link_says_what_has_no_room_in_it(playground: Page, context: BrowserContext) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    open_settings(playground)
+    playground.get_by_label("System prompt").fill("Be brief.")
+    send(playground, "word " * 900)
+    expect(answer_of(playground)).to_contain_text("Complete")
+    playground.get_by_role("button", name="Copy link").click()
+    expect(playground.get_by_role("status").filter(has_text="The link is without the prompt.")).to_be_visible()
+    link = playground.evaluate("navigator.clipboard.readText()")
+    assert link.endswith("/console/playground?model=gpt-4o&system=Be+brief.")
+
+
 def test_conversations_of_another_key_are_not_shown(console: Console, playground: Page) -> None:
     send(playground, "A private question")
     expect(answer_of(playground)).to_contain_text("Complete")

@@ -1,6 +1,5 @@
 /** The page Playground: one prompt to up to four models, side by side. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { CopyButton } from "../components/copy";
 import { useData } from "../components/data";
 import { EmptyNotice, ErrorNotice, Loading } from "../components/notices";
 import { navigate, pagePath } from "../router";
@@ -9,10 +8,12 @@ import "../styles/playground.css";
 import { CodeDialog } from "./playground/code-dialog";
 import { Composer } from "./playground/composer";
 import { ConversationsDialog } from "./playground/conversations";
+import { DraftStore } from "./playground/draft";
 import { ColumnPicker, loadChatModels } from "./playground/models";
 import { type ChatBody, buildRequest, readSettings, validSettings } from "./playground/request";
 import { SettingsPanel } from "./playground/settings";
-import { readSharedChat, shareAddress } from "./playground/share";
+import { addressOfModels, readSharedChat } from "./playground/share";
+import { ShareButton } from "./playground/share-button";
 import { TurnView } from "./playground/turn";
 import { columnLabel, modelOf, newConversation } from "./playground/types";
 import { useChat } from "./playground/use-chat";
@@ -38,8 +39,13 @@ export default function PlaygroundPage() {
 function Playground({ available }: { available: string[] }) {
   const session = useSession();
   const [shared] = useState(() => readSharedChat(new URL(location.href), available, history.state === OWN_ADDRESS));
-  const [prompt, setPrompt] = useState(shared.prompt);
-  const chat = useChat(session.key_id, () => shared.conversation, available.slice(0, 1));
+  const drafts = useMemo(() => {
+    const store = new DraftStore(session.key_id);
+    if (shared.prompt) store.prompt = shared.prompt;
+    return store;
+  }, [session.key_id]);
+  const [composerNumber, setComposerNumber] = useState(0);
+  const chat = useChat(session.key_id, drafts, () => shared.conversation, available.slice(0, 1));
   const [dialog, setDialog] = useState<"conversations" | { body: ChatBody } | null>(null);
   const { conversation } = chat;
   useFollow(conversation, conversation.turns.length, chat.isStreaming);
@@ -51,10 +57,15 @@ function Playground({ available }: { available: string[] }) {
       chat.update((previous) => ({ ...previous, models: chosen.length ? chosen : available.slice(0, 1) }));
     }
   }, [conversation.id]);
-  useEffect(() => navigate(pagePath("Playground") + shareAddress(conversation.models, ""), {
+  useEffect(() => navigate(pagePath("Playground") + addressOfModels(conversation.models), {
     replace: true, state: OWN_ADDRESS,
   }), [conversation.models.join("\n")]);
-  const sharedQuery = shareAddress(conversation.models, conversation.turns.at(-1)?.prompt ?? "", conversation.settings.system);
+  const startNew = (): void => {
+    drafts.prompt = "";
+    drafts.images = [];
+    setComposerNumber((previous) => previous + 1);
+    chat.open(newConversation(conversation.models, validSettings(conversation.settings)));
+  };
 
   return (
     <div class="playground">
@@ -64,14 +75,9 @@ function Playground({ available }: { available: string[] }) {
           onChange={(columns) => chat.update((previous) => ({ ...previous, models: columns }))}
         />
         <div class="row toolbar-actions">
-          <CopyButton text={location.origin + pagePath("Playground") + sharedQuery} label="Copy link" />
+          <ShareButton conversation={conversation} />
           <button type="button" onClick={() => setDialog("conversations")}>Conversations ({chat.conversations.length})</button>
-          <button
-            type="button" disabled={!conversation.turns.length}
-            onClick={() => { setPrompt(""); chat.open(newConversation(conversation.models, validSettings(conversation.settings))); }}
-          >
-            New conversation
-          </button>
+          <button type="button" disabled={!conversation.turns.length} onClick={startNew}>New conversation</button>
         </div>
       </div>
       {missing.length > 0 && (
@@ -85,6 +91,11 @@ function Playground({ available }: { available: string[] }) {
         />
       </details>
       <SaveNotice result={chat.saveResult} />
+      {chat.isCopy && (
+        <p class="hint" role="status">
+          Another tab has continued this conversation in another way. The turns of this tab are a copy of their own.
+        </p>
+      )}
       {conversation.turns.length === 0 && (
         <EmptyNotice title="Ask a question">
           <p>Add models to compare their answers, their speed and their cost.</p>
@@ -98,7 +109,7 @@ function Playground({ available }: { available: string[] }) {
       ))}
       <Announcer chat={chat} />
       <Composer
-        initialPrompt={prompt} isStreaming={chat.isStreaming}
+        key={composerNumber} drafts={drafts} isStreaming={chat.isStreaming}
         problem={problems.length ? "Correct the parameters before you send the prompt." : null}
         onSend={chat.send} onStop={() => chat.stop()}
       />

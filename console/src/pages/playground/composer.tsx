@@ -1,5 +1,6 @@
 /** The prompt with its images: typed, dropped, pasted or chosen. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { DraftStore } from "./draft";
 
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 const MAX_IMAGES = 8;
@@ -7,16 +8,17 @@ const MAX_IMAGES = 8;
 const MAX_IMAGE_BYTES = 20 * 1024 * 1024;
 
 export function Composer(
-  { initialPrompt, isStreaming, problem, onSend, onStop }: {
-    initialPrompt: string; isStreaming: boolean; problem: string | null;
+  { drafts, isStreaming, problem, onSend, onStop }: {
+    drafts: DraftStore; isStreaming: boolean; problem: string | null;
     onSend: (prompt: string, images: string[]) => void; onStop: () => void;
   },
 ) {
-  const [prompt, setPrompt] = useState(initialPrompt);
-  const [images, setImages] = useState<string[]>([]);
+  const [prompt, setPrompt] = useState(drafts.prompt);
+  const [images, setImages] = useState(drafts.images);
   const [error, setError] = useState<string | null>(null);
   const textarea = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => setPrompt(initialPrompt), [initialPrompt]);
+  useLayoutEffect(() => { drafts.prompt = prompt; }, [drafts, prompt]);
+  useLayoutEffect(() => { drafts.images = images; }, [drafts, images]);
 
   const canSend = !isStreaming && problem === null && (prompt.trim() !== "" || images.length > 0);
   const send = (): void => {

@@ -2,7 +2,7 @@
 import { type Column, type Conversation, MAX_MODELS, NO_SETTINGS, modelOf, newConversation, toColumns } from "./types";
 
 /** A longer address is cut off by some programs. */
-const MAX_SHARED_CHARACTERS = 4000;
+export const MAX_SHARED_CHARACTERS = 4000;
 
 export interface SharedChat {
   /** A new conversation, if the address asks for models or has a prompt. */
@@ -24,11 +24,24 @@ export function readSharedChat(address: URL, available: string[], isOwn: boolean
   return { conversation: newConversation(columns, { ...NO_SETTINGS, system }), prompt, missing };
 }
 
-/** Returns the query of an address that opens the playground with these columns and this prompt. */
-export function shareAddress(columns: Column[], prompt: string, system = ""): string {
-  const query = new URLSearchParams(columns.map((column) => ["model", modelOf(column)]));
-  if (prompt) query.set("prompt", prompt);
-  if (system) query.set("system", system);
-  if (query.toString().length > MAX_SHARED_CHARACTERS) return prompt || system ? shareAddress(columns, "") : "";
-  return query.size ? `?${query.toString()}` : "";
+/** Returns the query of an address that opens the playground with these columns. */
+export function addressOfModels(columns: Column[]): string {
+  const query = new URLSearchParams(columns.map((column) => ["model", modelOf(column)])).toString();
+  return query && query.length <= MAX_SHARED_CHARACTERS ? `?${query}` : "";
+}
+
+/** Returns the query of an address that opens the playground with these texts, and what has no room in it. */
+export function shareConversation({ models, turns, settings }: Conversation): { query: string; omitted: string[] } {
+  const texts = [
+    { name: "prompt", label: "the prompt", text: turns.at(-1)?.prompt ?? "" },
+    { name: "system", label: "the system prompt", text: settings.system },
+  ].filter(({ text }) => text !== "");
+  let query = addressOfModels(models);
+  const omitted: string[] = [];
+  for (const { name, label, text } of texts) {
+    const longer = `${query}${query ? "&" : "?"}${new URLSearchParams([[name, text]]).toString()}`;
+    if (longer.length <= MAX_SHARED_CHARACTERS) query = longer;
+    else omitted.push(label);
+  }
+  return { query, omitted };
 }

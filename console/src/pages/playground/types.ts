@@ -131,6 +131,8 @@ export interface Conversation {
   models: Column[];
   settings: ChatSettings;
   turns: Turn[];
+  /** Changes with each save, so that a tab notices what another one has saved. */
+  revision?: string;
 }
 
 export const NO_SETTINGS: ChatSettings = {

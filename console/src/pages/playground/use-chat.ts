@@ -1,5 +1,7 @@
 /** The state of the playground: the open conversation, its running answers, and what the browser keeps. */
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { DraftStore } from "./draft";
+import { mergeVersions } from "./merge";
 import { buildRequest } from "./request";
 import { ConversationStore, type SaveResult, currentId, setCurrentId } from "./store";
 import { streamAnswer } from "./stream";
@@ -17,6 +19,8 @@ export interface Chat {
   conversation: Conversation;
   conversations: Conversation[];
   saveResult: SaveResult;
+  /** Another tab has continued the conversation in another way, and this one is a copy. */
+  isCopy: boolean;
   isStreaming: boolean;
   update: (change: (conversation: Conversation) => Conversation) => void;
   updateAnswer: (turnId: string, column: Column, patch: Partial<Answer>) => void;
@@ -33,34 +37,76 @@ export interface Chat {
   remove: (id: string) => void;
 }
 
-export function useChat(keyId: string, makeFirst: () => Conversation | null, models: Column[]): Chat {
+export function useChat(
+  keyId: string, drafts: DraftStore, makeFirst: () => Conversation | null, models: Column[],
+): Chat {
   const store = useMemo(() => new ConversationStore(keyId), [keyId]);
   const [conversation, setConversation] = useState(() => {
-    const first = makeFirst() ?? recoverCurrent(store) ?? newConversation(models);
+    const first = makeFirst() ?? recoverCurrent(store, drafts) ?? newConversation(models);
     return first.models.length ? first : { ...first, models };
   });
   const [conversations, setConversations] = useState(() => store.list());
   const [saveResult, setSaveResult] = useState<SaveResult>("saved");
+  const [isCopy, setIsCopy] = useState(false);
   const latest = useRef(conversation);
+  /** The version that this tab has last read or saved. */
+  const synced = useRef(conversation);
   const running = useRef(new Map<string, AbortController>());
   const [runningCount, setRunningCount] = useState(0);
   const saveTimer = useRef(0);
 
   const isLeaving = useRef(false);
 
-  const save = useCallback(() => {
+  /** `isLast` says that the conversation is left, so that the page cannot wait for another tab. */
+  const save = useCallback((isLast = false) => {
     if (isLeaving.current) return;
     clearTimeout(saveTimer.current);
     saveTimer.current = 0;
-    if (!latest.current.turns.length) return;
-    setSaveResult(store.save(latest.current));
+    if (!latest.current.turns.length) {
+      drafts.saveConversation(latest.current);
+      return;
+    }
+    drafts.saveConversation(null);
+    if (latest.current === synced.current) return;
+    const stored = store.find(latest.current.id);
+    let next = latest.current;
+    if (stored && stored.revision !== synced.current.revision) {
+      const merged = mergeVersions(synced.current, next, stored);
+      if (merged && !isLast && hasRunning(merged) && !hasRunning(next)) { // an answer runs in the other tab
+        saveTimer.current = window.setTimeout(() => save(), SAVE_MILLISECONDS);
+        return;
+      }
+      if (!merged) setIsCopy(true);
+      next = merged ?? { ...next, id: newId(), title: `${next.title} (copy)` };
+      setCurrentId(next.id);
+    }
+    next = { ...next, revision: newId() };
+    latest.current = synced.current = next;
+    setConversation(next);
+    setSaveResult(store.save(next));
     setConversations(store.list());
-  }, [store]);
+  }, [drafts, store]);
+
+  /** Opens a conversation without the state of the one before it. */
+  const show = useCallback((next: Conversation) => {
+    latest.current = synced.current = next;
+    setConversation(next);
+    setIsCopy(false);
+    setCurrentId(next.id);
+    save(); // the draft
+  }, [save]);
+
+  const endAll = useCallback(() => {
+    const controllers = [...running.current.values()];
+    running.current.clear(); // the last state of an aborted answer belongs to the conversation that is left
+    controllers.forEach((controller) => controller.abort());
+    setRunningCount(0);
+  }, []);
 
   const update = useCallback((change: (previous: Conversation) => Conversation) => {
     latest.current = change(latest.current);
     setConversation(latest.current);
-    saveTimer.current ||= window.setTimeout(save, SAVE_MILLISECONDS);
+    saveTimer.current ||= window.setTimeout(() => save(), SAVE_MILLISECONDS);
   }, [save]);
 
   const stop = useCallback((column?: Column) => {
@@ -71,10 +117,17 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
 
   useEffect(() => {
     setCurrentId(latest.current.id);
-    const refresh = (): void => setConversations(store.list()); // another tab has changed something
+    const refresh = (): void => { // another tab has changed something
+      setConversations(store.list());
+      const stored = store.find(latest.current.id);
+      const isChangedHere = latest.current !== synced.current || running.current.size > 0;
+      if (!stored || stored.revision === synced.current.revision || isChangedHere || hasRunning(stored)) return;
+      latest.current = synced.current = stored;
+      setConversation(stored);
+    };
     // The browser ends the running requests of a page that it leaves, which is no loss of a connection.
     const leave = (): void => {
-      save();
+      save(true);
       isLeaving.current = true;
       setTimeout(stay, LEAVE_MILLISECONDS);
     };
@@ -89,11 +142,10 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
       window.removeEventListener("pageshow", stay);
       window.removeEventListener("storage", refresh);
       latest.current = endRunning(latest.current, LEFT);
-      save();
-      running.current.forEach((controller) => controller.abort());
-      running.current.clear();
+      save(true);
+      endAll();
     };
-  }, [save, stop, store]);
+  }, [endAll, save, store]);
 
   const updateTurn = useCallback((turnId: string, change: (turn: Turn) => Turn) => {
     update((previous) => ({
@@ -115,10 +167,8 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
     const controller = new AbortController();
     running.current.set(column, controller);
     setRunningCount(running.current.size);
-    const conversationId = latest.current.id;
     const onUpdate = (answer: Answer): void => {
-      const isCurrent = running.current.get(column) === controller && latest.current.id === conversationId;
-      if (isCurrent) updateAnswer(turn.id, column, answer);
+      if (running.current.get(column) === controller) updateAnswer(turn.id, column, answer);
     };
     updateAnswer(turn.id, column, newAnswer());
     void streamAnswer(buildRequest(latest.current, turnIndex, column), controller.signal, onUpdate).then(() => {
@@ -149,15 +199,10 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
   const open = useCallback((next: Conversation) => {
     if (next.id === latest.current.id) return;
     latest.current = endRunning(latest.current, LEFT);
-    save();
-    const controllers = [...running.current.values()];
-    running.current.clear(); // the last state of an aborted answer belongs to the conversation that is left
-    controllers.forEach((controller) => controller.abort());
-    setRunningCount(0);
-    latest.current = endRunning(next, CLOSED);
-    setConversation(latest.current);
-    setCurrentId(next.id);
-  }, [save]);
+    save(true);
+    endAll();
+    show(endRunning(next, CLOSED));
+  }, [endAll, save, show]);
 
   const rename = useCallback((id: string, title: string) => {
     if (id === latest.current.id) {
@@ -166,25 +211,21 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
       return;
     }
     const found = store.find(id);
-    if (found) store.save({ ...found, title });
+    if (found) store.save({ ...found, title, revision: newId() });
     setConversations(store.list());
   }, [save, store, update]);
 
   const remove = useCallback((id: string) => {
     if (id === latest.current.id) {
-      stop();
-      running.current.clear();
-      setRunningCount(0);
-      latest.current = newConversation(latest.current.models, latest.current.settings);
-      setConversation(latest.current);
-      setCurrentId(latest.current.id);
+      endAll();
+      show(newConversation(latest.current.models, latest.current.settings));
     }
     store.remove(id);
     setConversations(store.list());
-  }, [stop, store]);
+  }, [endAll, show, store]);
 
   return {
-    conversation, conversations, saveResult, isStreaming: runningCount > 0, update, updateAnswer,
+    conversation, conversations, saveResult, isCopy, isStreaming: runningCount > 0, update, updateAnswer,
     send: (prompt, images) => addTurn(prompt, images, latest.current.models),
     setToolResult: (turnId, key, result) => updateTurn(turnId, (turn) => ({
       ...turn, toolResults: { ...turn.toolResults, [key]: result },
@@ -194,10 +235,14 @@ export function useChat(keyId: string, makeFirst: () => Conversation | null, mod
   };
 }
 
-function recoverCurrent(store: ConversationStore): Conversation | null {
+function recoverCurrent(store: ConversationStore, drafts: DraftStore): Conversation | null {
   const id = currentId();
-  const found = id === null ? null : store.find(id);
+  const found = id === null ? null : store.find(id) ?? drafts.findConversation(id);
   return found && endRunning(found, CLOSED);
+}
+
+function hasRunning(conversation: Conversation): boolean {
+  return conversation.turns.some(({ answers }) => Object.values(answers).some(({ status }) => status === "streaming"));
 }
 
 const CLOSED: AnswerError = {
@@ -209,6 +254,7 @@ const LEFT: AnswerError = {
 
 /** Ends the answers that were running when the page was closed or the conversation was left. They are incomplete. */
 function endRunning(conversation: Conversation, error: AnswerError): Conversation {
+  if (!hasRunning(conversation)) return conversation;
   return mapAnswers(conversation, (answer) => (answer.status !== "streaming" ? answer : {
     ...answer, status: hasContent(answer) ? "interrupted" : "failed", error,
   }));
