@@ -35,6 +35,8 @@ MAX_LIVE_QUEUED_MESSAGES = 1 << 16
 LIVE_CLOSE_TIMEOUT_SECONDS = 10.0
 LIVE_READY_TIMEOUT_SECONDS = 60.0
 """Seconds for the handshake and for `ready`: the server may have to load a model."""
+MAX_LIVE_IDLE_TIMEOUT_SECONDS = 86400.0
+"""The longest timeout of a send or receive. Locks and sockets raise OverflowError for an infinite one."""
 _TIMEOUT_MESSAGE = "The live session was interrupted: timed out."
 
 
@@ -145,7 +147,8 @@ class LiveSession:
     """
 
     def __init__(self, connection: WebSocketConnection, idle_timeout: float) -> None:
-        self._connection, self._idle_timeout = connection, idle_timeout
+        self._connection = connection
+        self._idle_timeout = min(idle_timeout, MAX_LIVE_IDLE_TIMEOUT_SECONDS)
         self._unread: deque[_ReceivedMessage] = deque()
         self._last_message: _ReceivedMessage | None = None
         self._end: _SessionEnd | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import socket
 import sys
 import threading
@@ -425,6 +426,14 @@ def test_live_close_of_hanging_server_ends_while_another_feeds(
     assert isinstance(fed, errors.GatewayFailed)
     assert isinstance(read[0], errors.GatewayFailed)
     assert "interrupted" in str(read[0])
+
+
+def test_live_client_with_infinite_timeout_feeds_and_finishes(serve_live: Serve, run: Run) -> None:
+    async def finish(session: Session) -> Any:
+        await session.call("feed", b"\0\0")
+        return (await session.call("finish")).text
+
+    assert run(serve_live(serve_texts), finish, timeout=math.inf) == "final 1"
 
 
 # a gateway that cannot be reached
