@@ -22,7 +22,7 @@ from svc.app.registry import RegistryThread
 from svc.app.reload_signal import ReloadSignal
 from svc.app.reloadable_app import ReloadableApp
 from svc.app.services import gateway_services
-from svc.app.stop_signals import StopSignals
+from svc.app.stop_signals import RETIRE_SIGNAL, StopSignals
 from svc.console.sessions import LoginLinks
 from svc.gateway.net.server_tls import ServerTls, load_server_context
 from svc.gateway.proxy.context import GatewayContext
@@ -118,8 +118,15 @@ async def _serve(
             reload.signal.set_callback(reloader.request)
         report_address = functools.partial(_report_address, print_address, listener, server_tls is not None)
         server = create_server(context, speech, app, report_address, server_tls)
-        stop.set_callback(server.stop)
+        stop.set_callback(functools.partial(_stop_server, server))
         await server.serve([listener])
+
+
+def _stop_server(server: GatewayServer, signal_number: int) -> None:
+    if signal_number == RETIRE_SIGNAL:
+        server.retire()
+    else:
+        server.stop(signal_number)
 
 
 def create_server(
@@ -135,7 +142,7 @@ def create_server(
         app.stop_streams()
         await speech.stop_sessions()
 
-    return GatewayServer(_uvicorn_config(context, app), on_ready, before_shutdown, tls)
+    return GatewayServer(_uvicorn_config(context, app), on_ready, before_shutdown, speech.wait_for_sessions, tls)
 
 
 def _apply_settings(speech: Speech, app: ReloadableApp, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Turn SIGINT and SIGTERM into a stop request, from the start of a server to its end.
+"""Turn SIGINT, SIGTERM and SIGUSR2 into a stop request, from the start of a server to its end.
 
 The handlers never raise. An exception in an event loop callback or in a finalizer is only logged, and the process
 would continue.
@@ -12,7 +12,9 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Self
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RETIRE_SIGNAL = signal.SIGUSR2
+"""A supervisor sends it to a worker that has a successor. Live sessions may go on, until the worker gets SIGTERM."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, RETIRE_SIGNAL)
 SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
@@ -42,7 +44,7 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             # A second SIGTERM must not end a process that has served to its end, and is closing its log.
-            is_ending = number == signal.SIGTERM and self.is_stop_requested
+            is_ending = number != signal.SIGINT and self.is_stop_requested
             signal.signal(number, signal.SIG_IGN if is_ending else handler)
 
     async def run(self, main: Coroutine[Any, Any, None]) -> None:

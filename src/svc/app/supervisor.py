@@ -4,7 +4,7 @@ supervisor ── holds one listening socket per worker (SO_REUSEPORT) for its w
   worker   inherits its socket; writes "ready" to a pipe; exits when the pipe breaks, which it watches from before it
            serves
   exit     a new worker takes over the socket, and the connections in its accept queue
-  SIGHUP   check the configuration, then for each worker: start a new one, and when it is ready, send SIGTERM to the old
+  SIGHUP   check the configuration, then for each worker: start a new one, and when it is ready, send SIGUSR2 to the old
   SIGUSR1  forwarded to the workers that serve, which reopen their log files
   SIGTERM, SIGINT   forwarded to all workers, which finish in-flight requests
 """
@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 from svc.app.reload_signal import ControllingTerminal
+from svc.app.stop_signals import RETIRE_SIGNAL
 from svc.errors import CommandFailed, SvcError, UsageError
 from svc.resilience import Backoff
 from svc.stores.counters.shared_memory import SharedCounters
@@ -106,10 +107,17 @@ class _WorkerProcess:
         except OSError:  # nothing to read yet
             return False
 
+    def retire(self) -> None:
+        """Let it end after its requests and live sessions, since its successor serves."""
+        self._end(RETIRE_SIGNAL)
+
     def terminate(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
         self.is_stopping = True
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(number)
 
 
 class Supervisor:
@@ -272,7 +280,7 @@ class Supervisor:
                 if not self._is_stopping:
                     log.error("a new worker did not start: the old workers stay")
                 return
-            old.terminate()
+            old.retire()
             if self._is_stopping:
                 return
         log.warning("reloaded the configuration: every worker was replaced")

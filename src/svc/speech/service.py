@@ -192,6 +192,11 @@ class SpeechService:
             except SvcError as error:
                 log.warning("the speech model %s was not pulled: %s", reference[:64], error.message)
 
+    async def wait_for_sessions(self) -> None:
+        """Wait until no session is open."""
+        while self.sessions:
+            await asyncio.gather(*[session.wait_closed() for session in self.sessions])
+
     async def stop_sessions(self) -> None:
         """Close every session and wait up to SESSION_SHUTDOWN_TIMEOUT_SECONDS."""
         sessions = list(self.sessions)

@@ -14,11 +14,12 @@ from svc.app.stop_signals import StopSignals
 
 
 @pytest.fixture(autouse=True)
-def original_handler() -> Iterator[None]:
-    """Handle SIGTERM as before after the test: a process that has stopped ignores it."""
-    before = signal.getsignal(signal.SIGTERM)
+def original_handlers() -> Iterator[None]:
+    """Handle signals as before after the test: a process that has stopped ignores some."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def kill_self(number: int = signal.SIGTERM) -> None:

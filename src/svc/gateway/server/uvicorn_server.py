@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
 import uvicorn
 
 from svc.gateway.net import allocator
 from svc.gateway.net.server_tls import ServerTls
+from svc.gateway.server.connection import ClientConnection
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that calls `on_ready` when it listens, and awaits `before_shutdown` before it closes connections."""
+    """A server that calls `on_ready` when it listens, and awaits `before_shutdown` before it closes connections.
+
+    `wait_for_sessions` returns when no WebSocket has a live session.
+    """
 
     def __init__(
         self,
         config: uvicorn.Config,
         on_ready: Callable[[], None],
         before_shutdown: Callable[[], Awaitable[None]],
+        wait_for_sessions: Callable[[], Coroutine[None, None, None]],
         tls: ServerTls | None = None,
     ) -> None:
         super().__init__(config)
         self._tls = tls
         self._on_ready = on_ready
         self._before_shutdown = before_shutdown
+        self._wait_for_sessions = wait_for_sessions
+        self._is_retiring = False
+        self._is_stopped = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -34,7 +45,13 @@ class GatewayServer(uvicorn.Server):
 
     def stop(self, signal_number: int) -> None:
         """Stop the server after the requests in progress. A second SIGINT does not wait for them."""
+        self._is_stopped.set()
         self.handle_exit(signal_number, None)
+
+    def retire(self) -> None:
+        """Stop the server after the requests and the live sessions in progress. `stop` ends the sessions."""
+        self._is_retiring = True
+        self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `stop`. When this returns or raises, the listeners are closed."""
@@ -64,5 +81,25 @@ class GatewayServer(uvicorn.Server):
         self._close_listeners(sockets)
         if self._tls is not None:
             await self._tls.wait_for_handshakes()
+        if self._is_retiring:
+            await self._drain_sessions()
         await self._before_shutdown()  # uvicorn would close the connections without an error response
         await super().shutdown(sockets)
+
+    async def _drain_sessions(self) -> None:
+        """Wait for the live sessions, up to the drain timeout. Requests get the rest of it."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, ClientConnection):
+                connection.shutdown()
+        timeout, start = float(self.config.timeout_graceful_shutdown or 0), time.monotonic()
+        tasks = [asyncio.create_task(self._wait_for_sessions()), asyncio.create_task(self._wait_for_stop())]
+        try:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self.config.timeout_graceful_shutdown = max(1, math.ceil(timeout - (time.monotonic() - start)))
+
+    async def _wait_for_stop(self) -> None:
+        await self._is_stopped.wait()
