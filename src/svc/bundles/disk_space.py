@@ -26,6 +26,20 @@ def translate_disk_full_errors(message: str = "The registry's disk is full.") ->
         raise
 
 
+@contextlib.contextmanager
+def translate_write_errors() -> Iterator[None]:
+    """Raise InsufficientStorage for a full disk, and InternalError for a registry folder that cannot be written."""
+    try:
+        with translate_disk_full_errors():
+            yield
+    except OSError as error:
+        if not is_unwritable(error):
+            raise
+        problem = InternalError("The registry's folder cannot be written: check its owner and its permissions.")
+        problem.reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+        raise problem from error
+
+
 def is_disk_full(folder: Path) -> bool:
     """Return whether the disk of the folder has less space than SQLite needs, which then reports an I/O error."""
     with contextlib.suppress(OSError):

@@ -163,7 +163,8 @@ def _check_folder(folder: Path) -> CheckResult:
         with contextlib.closing(BundleRecords(path)) as records:
             is_writable = records.is_writable
     except SvcError as error:
-        return CheckResult("blob store", "bad", f"{path}: {error.message}", advice)
+        detail = f"{error.message} ({error.reason})" if error.reason else error.message
+        return CheckResult("blob store", "bad", detail, advice)
     if is_writable:
         return CheckResult("blob store", "ok", f"the folder {folder}")
     return CheckResult("blob store", "bad", f"the records {path} can be read, but not written", advice)

@@ -253,6 +253,8 @@ def _json_response(value: object, status: int = 200) -> Response:
 async def _error_response(request: Request, error: Exception) -> Response:
     problem = error if isinstance(error, SvcError) else InternalError("Internal error.")
     request.scope[SCOPE_ERROR_CODE] = problem.code
+    if problem.reason:
+        log.warning("%s %s failed: %s (%s)", request.method, request.url.path, problem.message, problem.reason)
     return Response(encode_error_body(problem), problem.status, dict(problem.headers), "application/json")
 
 

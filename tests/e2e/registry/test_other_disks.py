@@ -71,6 +71,7 @@ def test_registry_model_folder_on_other_disk_explains_failure_and_repairs(machin
     assert (status, body["error"]["code"]) == (500, "internal_error")
     assert "a link to another disk" in body["error"]["message"]
     assert str(one.root) not in body["error"]["message"]
+    assert not (other_disk / "1.0").exists()
     for command in (("add", bundle), ("pull", "a@1")):
         assert "set SVC_REGISTRY_ROOT" in one.run("registry", *command, check=1).stderr
     (one.root / "a/1/any/a.xyb").write_bytes(b"damaged")

@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from .conftest import make_bundle
+from .test_health import put
 
 
 @pytest.fixture
@@ -39,14 +40,19 @@ def test_registry_read_only_folder_reads_and_explains_writes(machine, read_only,
     (tmp_path / "copy").mkdir()
     shutil.copytree(one.root, tmp_path / "copy", dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-shm"))
     server.kill()
-    two = machine("two", SVC_REGISTRY_ROOT=str(root := read_only(tmp_path / "copy")))
+    two = machine("two", SVC_REGISTRY_KEYS="k1", SVC_REGISTRY_ROOT=str(root := read_only(tmp_path / "copy")))
     assert [line.split()[0] for line in two.run("registry", "ls").stdout.splitlines()] == ["MODEL", "a", "b"]
     assert two.run("registry", "verify").stdout.split() == ["ok", "a/1/any", "ok", "b/1/any"]
     assert two.run("registry", "pull", "a@1").stdout == f"a@1 {root}/a/1/any/content\n"
-    for command in (("yank", "a@1"), ("add", make_bundle(tmp_path / "c.xyb", "c", "1"))):
-        error = two.run("registry", *command, check=1).stderr.splitlines()[-1]
-        assert error.startswith("svc: "), error
-    assert "check the owner and the permissions of its folder" in two.run("registry", "yank", "a@1", check=1).stderr
+    bundle = make_bundle(tmp_path / "c.xyb", "c", "1")
+    assert "svc: The registry's records cannot be written: check " in two.run("registry", "yank", "a@1", check=1).stderr
+    assert "svc: The registry's folder cannot be written: check " in two.run("registry", "add", bundle, check=1).stderr
     server = two.serve()
     with urllib.request.urlopen(f"{server.url}/index", timeout=20) as response:
         assert sorted(json.load(response)) == ["a/1/any", "b/1/any"]
+    status, body = put(server, "/bundles/c/1/any/c.xyb", bundle.read_bytes())
+    assert (status, body["error"]["message"].partition(":")[0]) == (500, "The registry's folder cannot be written")
+    server.process.terminate()
+    log = server.process.communicate(timeout=20)[1].decode()
+    assert f"({root}/.registry/uploads/" in log
+    assert "Traceback" not in log

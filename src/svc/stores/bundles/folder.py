@@ -27,7 +27,7 @@ import msgspec
 
 from svc.bundles.archive import ARCHIVE_READ_BYTES, ArchiveLimits
 from svc.bundles.digest import sha256_file
-from svc.bundles.disk_space import move_on_disk, translate_disk_full_errors
+from svc.bundles.disk_space import move_on_disk, translate_disk_full_errors, translate_write_errors
 from svc.errors import AlreadyExists, BundleNotFound, InsufficientStorage, InternalError
 from svc.file_lock import hold_lock
 from svc.stores.bundles import maintenance
@@ -98,7 +98,7 @@ class FolderStore:
     def create_upload(self, size: int | None = None) -> BundleUpload:
         if size is not None and size + RESERVED_DISK_BYTES > shutil.disk_usage(self.root).free:
             raise InsufficientStorage(f"The registry's disk has no space for {size} bytes.")
-        with translate_disk_full_errors():
+        with translate_write_errors():
             return BundleUpload(self.work_dir / "uploads")
 
     def publish(self, upload: BundleUpload | CompleteFile, draft: BundleDraft) -> tuple[BundleEntry, bool]:
@@ -108,7 +108,7 @@ class FolderStore:
             if existing is not None and self.is_complete(existing):
                 return existing, False
             validate_bundle(upload.path, draft, self.limits)
-            with translate_disk_full_errors():
+            with translate_write_errors():
                 return self._commit_upload(upload, draft)
         finally:
             upload.close()
@@ -118,7 +118,7 @@ class FolderStore:
         try:
             draft = BundleDraft(entry.model_id, entry.version, entry.target, entry.signatures)
             draft.validate()
-            with translate_disk_full_errors():
+            with translate_write_errors():
                 stored, created = self._commit_upload(finished, draft, entry.created)
             if created and entry.yanked:
                 stored = self.set_yanked(entry.key, True)
@@ -156,8 +156,8 @@ class FolderStore:
                 target = self.root / draft.path
                 make_durable_dirs(self.root, target.parent)
                 maintenance.clear_target(self, draft.path, note)
-                move_on_disk(upload.path, target)
                 try:
+                    move_on_disk(upload.path, target)
                     fsync_dir(target.parent)
                     entry = self._save_record(existing, _new_entry(draft, upload.size, upload.sha256, created))
                 except BaseException:  # usually a full disk: a file without a record is not a bundle

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from svc.bundles.digest import sha256_file
-from svc.bundles.disk_space import translate_disk_full_errors
+from svc.bundles.disk_space import translate_disk_full_errors, translate_write_errors
 from svc.bundles.open_archive import has_archive_magic
 from svc.errors import (
     AlreadyExists,
@@ -88,7 +88,7 @@ class ResumableUploads:
         existing = self._store.find(announced.draft.key)
         if existing is not None and self._differs(existing, announced):
             raise AlreadyExists(f"{existing.key} is already published with other bytes. Choose another version.")
-        with translate_disk_full_errors():
+        with translate_write_errors():
             self._folder.mkdir(parents=True, exist_ok=True)
             with self._hold("create.lock"):
                 self._check_capacity(announced)
