@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.console import TIMEOUT, Console, find_violations, take_screenshot, write_spoken_file
 from tests.fakes import openai_wire
@@ -37,11 +37,15 @@ def speech_page(console: Console, page: Page, clip: Path, spoken_file: Path) -> 
     return page
 
 
-def test_microphone_shows_the_transcript_while_speaking(speech_page: Page) -> None:
+def test_microphone_shows_the_transcript_in_all_panels(speech_page: Page, context: BrowserContext) -> None:
     expect(speech_page.get_by_label("Language").locator("option:checked")).to_have_text("English")
     speech_page.get_by_role("button", name="Start the microphone").click()
     transcript = speech_page.get_by_role("log", name="Transcript")
     expect(transcript.locator(".unstable, .stable").first).to_contain_text("brown", timeout=WAIT)
+    speech_page.get_by_role("tab", name="Conversation").click()
+    expect(speech_page.get_by_role("status")).to_have_text("The microphone is on in Live.")
+    expect(speech_page.get_by_role("button", name="Start the microphone")).to_be_disabled()
+    speech_page.get_by_role("tab", name="Live").click()
     expect(transcript).to_contain_text("lazy dog", timeout=WAIT)
     assert not find_violations(speech_page)
     take_screenshot(speech_page, "speech-live")
@@ -50,6 +54,15 @@ def test_microphone_shows_the_transcript_while_speaking(speech_page: Page) -> No
     expect(transcript.locator(".unstable")).to_have_count(0)
     expect(transcript).to_contain_text("lazy dog")
     expect(speech_page.get_by_role("alert")).to_have_count(0)
+    speech_page.get_by_role("tab", name="Speak").click()
+    speech_page.get_by_label("Text", exact=True).fill("One two three.")
+    speech_page.get_by_role("tab", name="Live").click()
+    expect(transcript).to_contain_text("lazy dog")
+    context.grant_permissions(["microphone", "clipboard-read", "clipboard-write"])
+    speech_page.get_by_role("button", name="Copy").click()
+    speech_page.wait_for_function("async () => (await navigator.clipboard.readText()).includes('lazy dog')")
+    speech_page.get_by_role("tab", name="Speak").click()
+    expect(speech_page.get_by_label("Text", exact=True)).to_have_value("One two three.")
 
 
 def test_file_is_transcribed(speech_page: Page, clip: Path) -> None:
@@ -67,7 +80,7 @@ def test_file_that_is_no_audio_shows_the_error(speech_page: Page, tmp_path: Path
 
 def test_voice_speaks_the_text(speech_page: Page) -> None:
     speech_page.get_by_role("tab", name="Speak").click()
-    speech_page.get_by_label("Model").select_option("espeak-en-us")
+    speech_page.get_by_label("Model").filter(visible=True).select_option("espeak-en-us")
     speech_page.get_by_label("Text", exact=True).fill("One two three.")
     speech_page.get_by_role("button", name="Speak").click()
     player = speech_page.get_by_label("Spoken text")

@@ -1,15 +1,23 @@
 /** The live transcript of the microphone. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { BusyButton } from "../../components/busy-button";
+import { CopyButton } from "../../components/copy";
 import { LiveTranscription, type Transcript } from "./live-transcription";
 import { Microphone, MicrophoneError } from "./microphone";
 
 type State = "idle" | "starting" | "listening" | "finishing";
 const NOTHING: Transcript = { stable: "", unstable: "" };
 
+/** The panels share one microphone. */
+export interface MicrophoneUse {
+  /** Another panel uses it. */
+  isTaken: boolean;
+  onChange: (isOn: boolean) => void;
+}
+
 export function LivePanel(
-  { models, languages, onFinal }: {
-    models: string[]; languages: Record<string, string[]>; onFinal?: (text: string) => void;
+  { models, languages, microphone: { isTaken, onChange }, onFinal }: {
+    models: string[]; languages: Record<string, string[]>; microphone: MicrophoneUse; onFinal?: (text: string) => void;
   },
 ) {
   const [model, setModel] = useState(models[0] ?? "");
@@ -28,6 +36,12 @@ export function LivePanel(
     setLevel(0);
     await current?.stop();
   };
+  const isOn = state !== "idle";
+  useEffect(() => {
+    if (!isOn) return undefined;
+    onChange(true);
+    return () => onChange(false);
+  }, [isOn, onChange]);
   const isGone = useRef(false);
   useEffect(() => () => {
     isGone.current = true;
@@ -105,7 +119,7 @@ export function LivePanel(
           )}
         </label>
         {state === "idle" || state === "starting" ? (
-          <BusyButton type="button" class="primary" isBusy={state === "starting"} onClick={() => void start()}>
+          <BusyButton type="button" class="primary" disabled={isTaken} isBusy={state === "starting"} onClick={() => void start()}>
             {finals.length ? "Record again" : "Start the microphone"}
           </BusyButton>
         ) : (
@@ -134,7 +148,10 @@ export function LivePanel(
         )}
       </div>
       {finals.length > 0 && state === "idle" && (
-        <div class="row"><button type="button" onClick={() => setFinals([])}>Clear</button></div>
+        <div class="row">
+          <CopyButton text={finals.join("\n")} />
+          <button type="button" onClick={() => setFinals([])}>Clear</button>
+        </div>
       )}
     </div>
   );

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, requestJson } from "../../api/client";
 import { ErrorNotice } from "../../components/notices";
-import { LivePanel } from "./live-panel";
+import { LivePanel, type MicrophoneUse } from "./live-panel";
 import type { SpeechChoices } from "./models";
 import { synthesize } from "./synthesis";
 
@@ -10,7 +10,7 @@ interface ChatResponse {
   choices: { message: { content: string | null } }[];
 }
 
-export function RoundTripPanel({ choices }: { choices: SpeechChoices }) {
+export function RoundTripPanel({ choices, microphone }: { choices: SpeechChoices; microphone: MicrophoneUse }) {
   const [model, setModel] = useState(choices.chat[0] ?? "");
   const [voice, setVoice] = useState(choices.voices[0] ?? "");
   const [answer, setAnswer] = useState("");
@@ -69,7 +69,10 @@ export function RoundTripPanel({ choices }: { choices: SpeechChoices }) {
           </select>
         </label>
       </div>
-      <LivePanel models={choices.transcription} languages={choices.languages} onFinal={(text) => void respond(text)} />
+      <LivePanel
+        models={choices.transcription} languages={choices.languages} microphone={microphone}
+        onFinal={(text) => void respond(text)}
+      />
       {step && <p role="status">{step}</p>}
       {error && <ErrorNotice error={error} />}
       {answer && <div class="card" role="region" aria-label="Answer"><p class="transcript-text">{answer}</p></div>}
