@@ -72,7 +72,7 @@ async def test_upload_damaged_file_is_transcribed_or_returns_400(gateway: Gatewa
         if response.status_code == 400:
             assert response.json()["error"]["code"] == "invalid_request"
     assert responses[1].status_code == 400
-    if kind in ("flac", "mp3"):
+    if kind != "m4a":  # its index is at the end
         assert "damaged after" in responses[0].headers["x-svc-warning"]
         assert "x-svc-warning" not in (await post(gateway, whole)).headers
 

@@ -10,6 +10,7 @@ import soundfile
 
 from svc.speech.decoders.base import DecodedAudio
 from svc.speech.mp3_frames import is_truncated as is_mp3_data_truncated
+from svc.speech.ogg_pages import is_damaged
 
 READ_BLOCK_SAMPLES = 4096
 """Samples per read.
@@ -23,19 +24,21 @@ UNKNOWN_LENGTH_SAMPLES = 1 << 60
 def decode(file: BinaryIO, kind: str) -> DecodedAudio:
     """Open the file. Raises the library's exceptions if it cannot be read."""
     has_stated_length = kind != "mp3" or _mp3_states_length(file)
-    is_truncated = kind == "mp3" and _is_mp3_truncated(file)
+    is_incomplete = _is_incomplete(file, kind)
     sound = soundfile.SoundFile(file)
     seconds = (
         sound.frames / sound.samplerate if has_stated_length and 0 < sound.frames < UNKNOWN_LENGTH_SAMPLES else None
     )
-    return DecodedAudio(int(sound.samplerate), seconds, _decode_chunks(sound, is_truncated=is_truncated))
+    return DecodedAudio(int(sound.samplerate), seconds, _decode_chunks(sound, is_incomplete=is_incomplete))
 
 
-def _is_mp3_truncated(file: BinaryIO) -> bool:
-    """Return whether the end of the file is missing, which libsndfile does not report."""
-    truncated = is_mp3_data_truncated(file.read())
+def _is_incomplete(file: BinaryIO, kind: str) -> bool:
+    """Return whether a part of the file is missing, which libsndfile reports for FLAC only."""
+    if kind == "flac":
+        return False
+    data = file.read()
     file.seek(0)
-    return truncated
+    return is_mp3_data_truncated(data) if kind == "mp3" else is_damaged(data)
 
 
 def _mp3_states_length(file: BinaryIO) -> bool:
@@ -48,9 +51,9 @@ def _mp3_states_length(file: BinaryIO) -> bool:
     return any(name in frame for name in (b"Xing", b"Info", b"VBRI"))
 
 
-def _decode_chunks(sound: soundfile.SoundFile, *, is_truncated: bool) -> Iterator[bytes]:
-    """Yield the samples. Raises EOFError after the last one of a truncated file."""
+def _decode_chunks(sound: soundfile.SoundFile, *, is_incomplete: bool) -> Iterator[bytes]:
+    """Yield the samples. Raises EOFError after the last one of an incomplete file."""
     while len(block := sound.read(READ_BLOCK_SAMPLES, dtype="int16", always_2d=True)):
         yield block.mean(axis=1).astype(np.int16).tobytes()
-    if is_truncated:
-        raise EOFError("the file is truncated")
+    if is_incomplete:
+        raise EOFError("a part of the file is missing")
