@@ -200,7 +200,8 @@ class SpeechSession:
             return False
         if self.state == "refused":  # every flush gets a final
             self._actions.append(SendToClient(wire.ErrorEvent(f"This session has no model: {self._refusal_message}")))
-            self._actions.append(SendToClient(wire.Final("", 0, 0)))
+            self._actions.append(SendToClient(wire.Final(self._stable_text, 0, 0)))  # not taken back
+            self._reset_transcript()
             return True
         self._pending_flush_bytes.append(self._utterance_bytes)
         self._pending_flush_starts.append(self._received_bytes - self._utterance_bytes)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from svc.errors import ModelNotFound, RateLimited, SpeechFailed
@@ -302,6 +302,8 @@ class SessionDriver:
             assert not self.closed, "an action follows the close"
             if isinstance(action, protocol.AttachWorker):
                 self.attached, self.epoch, self.transcript, self.work = action.attach_id, 0, "", []
+                if self.session._must_send_ready:  # a `config` starts a new transcript, also if no model follows
+                    self.stable, self.index = "", 0
             elif isinstance(action, protocol.CloseWebSocket):
                 self.closed = True
             elif isinstance(action, protocol.SendToClient):
@@ -337,6 +339,8 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=500, deadline=None)
+@example([CONFIG, "attached", "stable", CONFIG, FLUSH, "attach failed"])
+@example([CONFIG, "attached", "stable", *["lost", "attached"] * protocol.MAX_CONSECUTIVE_WORKER_LOSSES, "lost", FLUSH])
 @given(EVENTS)
 def test_session_any_message_order_answers_every_flush_once(events):
     driver = SessionDriver()
