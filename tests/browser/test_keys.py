@@ -97,6 +97,24 @@ def test_key_links_to_its_usage_also_from_the_secret(console: Console, keys_page
     expect(page.get_by_label("Key", exact=True)).to_have_value("linked")
 
 
+def test_secret_back_warns_first_and_then_goes_back(console: Console, page: Page) -> None:
+    console.enter(page, console.admin_key)
+    page.get_by_role("link", name="Keys", exact=True).click()
+    for name in ("closed", "left"):
+        page.get_by_role("button", name="Create key").click()
+        page.get_by_role("dialog").get_by_label("Name").fill(name)
+        page.get_by_role("dialog").get_by_role("button", name="Create key").click()
+        secret = read_secret(page)
+        page.go_back()
+        expect(page.get_by_role("alert")).to_contain_text("never shown again")
+        assert read_secret(page) == secret
+        if name == "closed":
+            page.get_by_role("button", name="Done").click()
+            expect(page.get_by_role("dialog")).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+
+
 def test_error_of_a_field_is_shown_at_the_field(keys_page: Page) -> None:
     page = keys_page
     page.get_by_role("button", name="Create key").click()
@@ -230,6 +248,13 @@ def test_pages_follow_each_other(console: Console, page: Page) -> None:
     page.get_by_role("button", name="Next page").click()
     expect(headings).to_have_count(1)
     expect(page.get_by_role("button", name="Next page")).to_be_disabled()
+    page.reload()
+    expect(headings).to_have_count(1)
+    page.get_by_role("button", name="Previous page").click()
+    expect(headings).to_have_count(50)
+    expect(page.get_by_role("button", name="Previous page")).to_be_disabled()
+    page.get_by_role("button", name="Next page").click()
+    expect(headings).to_have_count(1)
     page.get_by_role("button", name="First page").click()
     expect(headings).to_have_count(50)
 

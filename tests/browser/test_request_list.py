@@ -7,7 +7,7 @@ import time
 import uuid
 from datetime import UTC, datetime
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from svc.stores.database.base import StoredKey
 from svc.stores.database.factory import open_database
@@ -21,7 +21,7 @@ LISTED_KEYS = 1000
 """The keys among which the page looks for a name before it asks the gateway."""
 
 
-def add_requests(console: Console, key_id: str, count: int) -> None:
+def add_requests(console: Console, key_id: str, count: int, **fields: object) -> None:
     """Add entries of the last milliseconds to the ledger."""
     newest_ms = int(time.time() * 1000)
     entries = [
@@ -29,6 +29,7 @@ def add_requests(console: Console, key_id: str, count: int) -> None:
             f"req_{uuid.uuid4().hex[:24]}",
             time=datetime.fromtimestamp((newest_ms - age) / 1000, UTC).isoformat(timespec="milliseconds")[:23] + "Z",
             key_id=key_id,
+            **fields,
         )
         for age in range(count)
     ]
@@ -91,6 +92,19 @@ def test_request_list_full_loads_the_rows_that_were_cut_off(console: Console, pa
     more.click()
     expect(rows).to_have_count(MAX_ROWS + 41)
     expect(more).to_have_count(0)
+
+
+def test_numbers_german_viewer_have_the_same_format(console: Console, browser: Browser) -> None:
+    add_requests(console, "german", 1, cost_usd=2.4e-8, latency_ms=1500, prompt_tokens=6450)
+    with contextlib.closing(browser.new_context(locale="de-DE")) as context:
+        page = context.new_page()
+        row = open_list(console, page, "?key=german")
+        for text in ("0,000000024 $", "1,50 s", "6.450"):
+            expect(row).to_contain_text(text)
+        console.open(page, "Usage", "?key=german")
+        group = page.get_by_role("region", name="Totals").locator("tbody tr")
+        for text in ("0,000000024 $", "100,0 %", "6.450"):
+            expect(group).to_contain_text(text)
 
 
 def test_key_filter_name_beyond_the_listed_keys_is_found(console: Console, page: Page) -> None:

@@ -145,6 +145,11 @@ def test_ordinary_key_sees_its_own_usage(console: Console, page: Page, traffic: 
     expect(page.get_by_label("Only key")).to_have_count(0)
 
 
+def test_range_in_the_future_says_so(console: Console, admin_page: Page) -> None:
+    console.open(admin_page, "Usage", "?range=custom&since=2099-01-02T03:04:00Z")
+    expect(admin_page.get_by_text("The time range begins in the future, at Jan 2, 2099")).to_be_visible()
+
+
 def test_range_without_usage_says_so_and_a_wrong_filter_names_its_field(
     console: Console, page: Page, traffic: Traffic
 ) -> None:

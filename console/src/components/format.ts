@@ -3,6 +3,18 @@
 const dateTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 const integer = new Intl.NumberFormat();
+const USD = { style: "currency", currency: "USD", currencyDisplay: "narrowSymbol" } as const;
+const usd = new Intl.NumberFormat(undefined, USD);
+/** For amounts below a cent. */
+const smallUsd = new Intl.NumberFormat(undefined, { ...USD, minimumSignificantDigits: 2, maximumSignificantDigits: 2 });
+/** The ledger keeps nine decimals. */
+const exactUsd = new Intl.NumberFormat(undefined, { ...USD, minimumFractionDigits: 0, maximumFractionDigits: 9 });
+const decimals = [0, 1, 2].map((digits) => (
+  new Intl.NumberFormat(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits })
+));
+const percents = [0, 1].map((digits) => (
+  new Intl.NumberFormat(undefined, { style: "percent", minimumFractionDigits: digits, maximumFractionDigits: digits })
+));
 
 const timeOfDay = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const dayAndTime = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
@@ -34,13 +46,22 @@ export function formatCost({ requests, cost_usd }: { requests: number; cost_usd:
 /** Formats an amount in USD. `null` means unknown, which is not 0. */
 export function formatUsd(value: number | null | undefined): string {
   if (value === null || value === undefined) return "unknown";
-  if (value !== 0 && Math.abs(value) < 0.01) return `$${value.toPrecision(2)}`;
-  return `$${value.toLocaleString(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return (value !== 0 && Math.abs(value) < 0.01 ? smallUsd : usd).format(value);
+}
+
+/** Formats an amount in USD with all digits of the ledger. */
+export function formatExactUsd(value: number): string {
+  return exactUsd.format(value);
+}
+
+/** Formats a share from 0 to 1. */
+export function formatPercent(share: number, digits: 0 | 1 = 0): string {
+  return percents[digits]?.format(share) ?? "";
 }
 
 export function formatMilliseconds(value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
-  return value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(value < 10_000 ? 2 : 1)} s`;
+  return value < 1000 ? `${formatDecimal(value, 0)} ms` : `${formatDecimal(value / 1000, value < 10_000 ? 2 : 1)} s`;
 }
 
 export function formatBytes(value: number): string {
@@ -51,5 +72,9 @@ export function formatBytes(value: number): string {
     amount /= 1024;
     unit += 1;
   }
-  return `${unit === 0 ? amount : amount.toFixed(1)} ${units[unit] ?? ""}`;
+  return `${formatDecimal(amount, unit === 0 ? 0 : 1)} ${units[unit] ?? ""}`;
+}
+
+function formatDecimal(value: number, digits: 0 | 1 | 2): string {
+  return decimals[digits]?.format(value) ?? "";
 }

@@ -16,6 +16,8 @@ import { SecretDialog } from "./keys/secret";
 import "./keys/keys.css";
 
 const PAGE_SIZE = 50;
+/** The pages before this one that the address names. */
+const MAX_PREVIOUS_PAGES = 50;
 const REFRESH_MILLISECONDS = 5000;
 
 type OpenDialog =
@@ -31,6 +33,13 @@ function AllKeys() {
   const [search, setSearch] = useQueryParameter("search");
   const [revoked, setRevoked] = useQueryParameter("revoked", "show");
   const [after, setAfter] = useQueryParameter("after");
+  // The API has no parameter for the page before another one.
+  const [previous, setPrevious] = useQueryParameter("previous");
+  const previousPages = previous.split(",").slice(1);
+  const openPage = (start: string, pagesBefore: string[]): void => {
+    setPrevious(pagesBefore.slice(-MAX_PREVIOUS_PAGES).map((page) => `,${page}`).join(""));
+    setAfter(start);
+  };
   const [dialog, setDialog] = useState<OpenDialog | null>(null);
   const { data, error, isLoading, reload } = useData(async (signal) => {
     const query = { search, after, limit: PAGE_SIZE, revoked: revoked === "show" ? undefined : "false" };
@@ -52,13 +61,13 @@ function AllKeys() {
           Search
           <input
             type="search" placeholder="Name, id or tag" value={search}
-            onInput={(event) => { setAfter(""); setSearch(event.currentTarget.value); }}
+            onInput={(event) => { openPage("", []); setSearch(event.currentTarget.value); }}
           />
         </label>
         <label class="row checkbox">
           <input
             type="checkbox" checked={revoked === "show"}
-            onChange={(event) => { setAfter(""); setRevoked(event.currentTarget.checked ? "show" : "hide"); }}
+            onChange={(event) => { openPage("", []); setRevoked(event.currentTarget.checked ? "show" : "hide"); }}
           />
           Show revoked keys
         </label>
@@ -70,10 +79,16 @@ function AllKeys() {
       {data && <KeyList keys={data.data} uses={data.uses} isFiltered={search !== ""} onOpen={setDialog} />}
       {data && (data.has_more || after !== "") && (
         <div class="row pager">
-          <button type="button" disabled={after === ""} onClick={() => setAfter("")}>First page</button>
+          <button type="button" disabled={after === ""} onClick={() => openPage("", [])}>First page</button>
+          <button
+            type="button" disabled={previousPages.length === 0}
+            onClick={() => openPage(previousPages.at(-1) ?? "", previousPages.slice(0, -1))}
+          >
+            Previous page
+          </button>
           <button
             type="button" disabled={!data.has_more}
-            onClick={() => setAfter(data.data[data.data.length - 1]?.id ?? "")}
+            onClick={() => openPage(data.data.at(-1)?.id ?? "", [...previousPages, after])}
           >
             Next page
           </button>

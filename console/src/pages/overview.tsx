@@ -5,7 +5,7 @@ import type { Overview, ProviderList } from "../../build/schema";
 import { ApiError, get } from "../api/client";
 import { Chart } from "../components/chart";
 import { useData } from "../components/data";
-import { formatCost, formatCount, formatMilliseconds, formatTime } from "../components/format";
+import { formatCost, formatCount, formatMilliseconds, formatPercent, formatTime } from "../components/format";
 import { useRequestEvents } from "../components/live";
 import { ErrorNotice, Loading } from "../components/notices";
 import { intervalStarts, sumByInterval } from "../components/series";
@@ -79,7 +79,7 @@ function Figures({ overview, isConnected }: { overview: Overview; isConnected: b
           Without <a href={`${pagePath("Requests")}?status=refused`}>refused ones</a>, which reached no provider
         </Figure>
         <Figure label="Errors" value={formatCount(totals.errors)} page="Requests" query="?status=error" isBad={totals.errors > 0}>
-          {`${(errorShare * 100).toFixed(errorShare > 0 && errorShare < 0.1 ? 1 : 0)} % of requests`}
+          {`${formatPercent(errorShare, errorShare > 0 && errorShare < 0.1 ? 1 : 0)} of requests`}
         </Figure>
         <Figure label="Tokens" value={formatCount(totals.prompt_tokens + totals.completion_tokens)} page="Usage" query="?measure=tokens">
           {`${formatCount(totals.prompt_tokens)} in, ${formatCount(totals.completion_tokens)} out`}

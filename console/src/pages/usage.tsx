@@ -59,6 +59,7 @@ export default function UsagePage() {
 
 /** The sums are those of whole intervals, so they begin up to one interval before the chosen range. */
 function describeRange({ since, until, interval }: UsageOverTime): string {
+  if (Date.parse(since) > Date.now()) return `The time range begins in the future, at ${formatTime(since)}.`;
   const end = Date.parse(until) > Date.now() ? "now" : formatTime(until);
   return `From ${formatTime(since)} until ${end}, in whole ${interval}s${interval === "day" ? " (UTC)" : ""}.`;
 }

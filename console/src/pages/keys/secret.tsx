@@ -1,6 +1,7 @@
 /** Shows the secret of a key. The server does not store it, so it is shown once. */
 import { useState } from "preact/hooks";
 import type { MadeKey } from "../../../build/schema";
+import { useBackGuard } from "../../components/back-guard";
 import { CodeBlock } from "../../components/copy";
 import { Dialog } from "../../components/dialog";
 import { formatTime } from "../../components/format";
@@ -8,8 +9,15 @@ import { KeyUseLinks } from "./links";
 
 export function SecretDialog({ made, title, onClose }: { made: MadeKey; title: string; onClose: () => void }) {
   const [isWarned, setIsWarned] = useState(false);
+  /** The first time, it only warns. Returns whether the dialog closes. */
+  const close = (): boolean => {
+    if (isWarned) onClose();
+    else setIsWarned(true);
+    return isWarned;
+  };
+  useBackGuard(close);
   return (
-    <Dialog title={title} onClose={() => { if (isWarned) onClose(); else setIsWarned(true); }}>
+    <Dialog title={title} onClose={close}>
       <p>The secret of <strong class="key-title">{made.name}</strong>:</p>
       <CodeBlock code={made.key} label="Secret" />
       <p class={isWarned ? "warning-text" : "hint"} role={isWarned ? "alert" : undefined}>

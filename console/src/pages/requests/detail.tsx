@@ -5,7 +5,7 @@ import { requestJson } from "../../api/client";
 import { CodeBlock, CopyButton } from "../../components/copy";
 import { useData } from "../../components/data";
 import { Dialog } from "../../components/dialog";
-import { TIME_ZONE, formatCount, formatMilliseconds, formatTime } from "../../components/format";
+import { TIME_ZONE, formatCount, formatExactUsd, formatMilliseconds, formatTime } from "../../components/format";
 import { ErrorNotice, Loading } from "../../components/notices";
 import { formatTag } from "../../components/tag";
 import { pagePath } from "../../router";
@@ -137,7 +137,7 @@ function Tokens({ entry }: { entry: ExplainedEntry }) {
       </Fact>
       {(entry.cost_terms ?? []).map((term) => (
         <Fact key={term.name} label={`Cost of ${term.name}`}>
-          {formatCount(term.count)} × ${String(term.usd_per_million)} per million = ${exactUsd(term.usd)}
+          {formatCount(term.count)} × {formatExactUsd(term.usd_per_million)} per million = {formatExactUsd(term.usd)}
         </Fact>
       ))}
       {entry.estimated && <Fact label="Note">The provider reported no usage. The counts are estimates of the gateway.</Fact>}
@@ -146,15 +146,10 @@ function Tokens({ entry }: { entry: ExplainedEntry }) {
 }
 
 function describeCost(entry: ExplainedEntry): string {
-  if (entry.cost_usd !== null) return `$${exactUsd(entry.cost_usd)}`;
+  if (entry.cost_usd !== null) return formatExactUsd(entry.cost_usd);
   // A failed request without usage: the gateway charges nothing to the key.
   if (entry.status === "error" && !entry.prompt_tokens && !entry.completion_tokens) return "none: the request failed without usage";
   return "unknown: the model has no price";
-}
-
-/** The ledger keeps nine decimals. */
-function exactUsd(value: number): string {
-  return value.toFixed(9).replace(/0+$/, "").replace(/\.$/, "");
 }
 
 function Facts({ entry }: { entry: ExplainedEntry }) {

@@ -1,6 +1,6 @@
 /** The totals of the window, and those of each group. */
 import type { SeriesAmounts, SeriesGroupTotals, UsageOverTime } from "../../../build/schema";
-import { formatCost, formatCount } from "../../components/format";
+import { formatCost, formatCount, formatPercent } from "../../components/format";
 import { TableScroll } from "../../components/table-scroll";
 import { groupName, measureOf, requestsOfGroup } from "./amounts";
 import { GROUPS, type Group, type Measure } from "./query";
@@ -43,12 +43,12 @@ export function GroupTable(
             <tr key={group.value}>
               <th scope="row"><GroupName group={group} by={by} tagName={tagName} /></th>
               <Amounts amounts={group} />
-              <td class="number">{total ? `${((measureOf(group, measure) / total) * 100).toFixed(1)} %` : "–"}</td>
+              <td class="number">{total ? formatPercent(measureOf(group, measure) / total, 1) : "–"}</td>
             </tr>
           ))}
         </tbody>
         <tfoot>
-          <tr><th scope="row">Total</th><Amounts amounts={usage.totals} /><td class="number">{total ? "100 %" : "–"}</td></tr>
+          <tr><th scope="row">Total</th><Amounts amounts={usage.totals} /><td class="number">{total ? formatPercent(1) : "–"}</td></tr>
         </tfoot>
       </table>
     </TableScroll>

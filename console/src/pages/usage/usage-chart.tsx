@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import type { UsageOverTime } from "../../../build/schema";
 import { Chart, type ChartSeries } from "../../components/chart";
-import { formatCount, formatTime, formatUsd } from "../../components/format";
+import { formatCount, formatPercent, formatTime, formatUsd } from "../../components/format";
 import { STEP_SECONDS, intervalStarts, sumByInterval } from "../../components/series";
 import { TableScroll } from "../../components/table-scroll";
 import { formatMeasure, groupName, measureOf } from "./amounts";
@@ -71,6 +71,5 @@ function summarize(usage: UsageOverTime, by: Group, measure: Measure): string {
   const text = `In whole ${usage.interval}s from ${formatTime(usage.since)} until ${formatTime(usage.until)}: ${amount}.`;
   const [top] = [...usage.groups].sort((a, b) => measureOf(b, measure) - measureOf(a, measure));
   if (!top || !total) return text;
-  const share = Math.round((measureOf(top, measure) / total) * 100);
-  return `${text} The most, ${share} %, by ${groupName(top, by)}.`;
+  return `${text} The most, ${formatPercent(measureOf(top, measure) / total)}, by ${groupName(top, by)}.`;
 }
