@@ -112,6 +112,18 @@ def test_run_with_text_shows_each_stage_and_the_result(pipelines_page: Page, pro
     take_screenshot(page, "pipelines-run")
 
 
+def test_output_that_is_cut_off_is_marked(pipelines_page: Page, provider: FakeProvider) -> None:
+    page = pipelines_page
+    provider.plays(sse(openai_wire.stream("One two")), sse(openai_wire.stream("Three fo", finish="length")))
+    editor(page).fill(ASK)
+    page.get_by_label("Text", exact=True).last.fill("Count")
+    run(page)
+    expect(page.get_by_role("region", name="Result")).to_contain_text("Cut off at the maximum tokens", timeout=WAIT)
+    expect(stage(page, "second")).to_contain_text("Cut off at the maximum tokens")
+    expect(stage(page, "first")).to_contain_text("Finished")
+    assert not find_violations(page)
+
+
 def test_failed_stage_is_named(pipelines_page: Page, provider: FakeProvider) -> None:
     page = pipelines_page
     provider.always_plays(answer(401, b'{"error": {"message": "no", "code": "invalid_api_key"}}'))

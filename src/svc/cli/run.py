@@ -31,12 +31,14 @@ from svc.pipeline.batch import PipelineRunner, run_batch
 from svc.pipeline.definition import Pipeline, parse_pipeline
 from svc.pipeline.files import check_output_paths, read_definition, read_input, save_outputs
 from svc.pipeline.inputs import RunInputs, expand_inputs
-from svc.pipeline.orchestrator import Orchestrator
+from svc.pipeline.orchestrator import Orchestrator, RunResult
 from svc.pipeline.plan import plan_stages
 from svc.pipeline.stages.base import StageChunk
 
 MAX_INPUT_LIST_BYTES = 64 << 20
 DEFAULT_JOBS = 2
+CUT_OUTPUTS = {"length": "at the maximum tokens", "content_filter": "by the content filter"}
+"""Finish reasons of an incomplete output."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,15 +128,23 @@ def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespa
         run_output = orchestrator.run(input_name, item, on_stage_event)
     result = save_outputs(run_output, output_path=args.output, keep_folder=args.keep)
     if args.json:
+        _warn_of_cut_outputs(result)
         print_json(msgspec.to_builtins(result))
         return 1 if result.error else 0
     if is_drawn and args.output is None and result.output is not None:
         print(result.output.text)
     elif print_chunks and (printed or result.output is not None):
         print()
+    _warn_of_cut_outputs(result)
     if result.error:
         raise CommandFailed(f"Stage {result.error.stage!r} failed ({result.error.code}): {result.error.message}")
     return 0
+
+
+def _warn_of_cut_outputs(result: RunResult) -> None:
+    for stage in result.stages:
+        if (reason := CUT_OUTPUTS.get(stage.finish_reason or "")) is not None:
+            print(f"svc: the output of stage {stage.id!r} was cut off {reason}", file=sys.stderr)
 
 
 def _run_many(runs: PipelineRunner, name: str, input_set: RunInputs, args: argparse.Namespace, jobs: int) -> int:

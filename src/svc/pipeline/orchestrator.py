@@ -26,8 +26,11 @@ class StageOutput(msgspec.Struct, omit_defaults=True):
     seconds: float | None = None
 
 
-class StageResult(msgspec.Struct):
-    """The result of one stage. `ms` is the time from its first input to its last chunk. Stages overlap."""
+class StageResult(msgspec.Struct, omit_defaults=True):
+    """The result of one stage. `ms` is the time from its first input to its last chunk. Stages overlap.
+
+    Stages with a language model have its `finish_reason`, such as `length` for an output that was cut off.
+    """
 
     id: str
     route: str
@@ -36,6 +39,7 @@ class StageResult(msgspec.Struct):
     ms: int
     usage: StageUsage | None
     output: StageOutput | None
+    finish_reason: str | None = None
 
 
 class RunError(msgspec.Struct):
@@ -192,5 +196,8 @@ class _MeasuredStage(Iterator[StageChunk]):
     def build_result(self) -> StageResult:
         ms = 0 if self._started_at is None else round((self._ended_at - self._started_at) * 1000)
         output = self.build_output() if self.is_complete else None
-        runner = self.runner
-        return StageResult(self.id, runner.route, runner.model, runner.provider, ms, self.run_info.usage, output)
+        runner, run_info = self.runner, self.run_info
+        return StageResult(
+            *(self.id, runner.route, runner.model, runner.provider, ms, run_info.usage, output),
+            finish_reason=run_info.finish_reason,
+        )

@@ -94,6 +94,22 @@ def test_run_text_output_is_plain_text(gateway: FakeProvider, capsys: pytest.Cap
     assert gateway.wait(2).json["messages"][0]["content"] == "From a file?"
 
 
+@pytest.mark.parametrize(
+    ("reason", "cut"),
+    [("length", "at the maximum tokens"), ("content_filter", "by the content filter"), ("stop", None)],
+)
+def test_run_output_that_is_cut_off_is_reported(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str], reason: str, cut: str | None
+) -> None:
+    gateway.always_plays(sse(openai_wire.stream("One two", finish=reason)))
+    assert run(ONE, "--input", "Hi") == 0
+    captured = capsys.readouterr()
+    assert captured.out == "One two\n"
+    assert captured.err == (f"svc: the output of stage 'ask' was cut off {cut}\n" if cut else "")
+    assert run(ONE, "--input", "Hi", "--json") == 0
+    assert result(capsys)["stages"][0]["finish_reason"] == reason
+
+
 def test_run_failed_stage_is_reported_and_earlier_outputs_are_kept(
     gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:

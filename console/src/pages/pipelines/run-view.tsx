@@ -26,7 +26,7 @@ export function RunView({ state, isRunning }: { state: RunState | null; isRunnin
         </div>
       )}
       {state.isStopped && <p role="status">The run was stopped.</p>}
-      {state.output && <Result output={state.output} />}
+      {state.output && <Result output={state.output} cut={cutOf(state.stages.at(-1))} />}
     </div>
   );
 }
@@ -38,9 +38,21 @@ const STATUSES = {
   failed: { text: "Failed", tone: "bad" },
 };
 
+/** Finish reasons of an output that is incomplete. */
+const CUTS: Record<string, string> = {
+  length: "Cut off at the maximum tokens",
+  content_filter: "Cut off by the content filter",
+};
+
+function cutOf(stage: StageState | undefined): string | null {
+  return CUTS[stage?.finishReason ?? ""] ?? null;
+}
+
 function Stage({ stage, isRunning }: { stage: StageState; isRunning: boolean }) {
   const hasEnded = stage.status === "finished" || stage.status === "failed";
-  const status = isRunning || hasEnded ? STATUSES[stage.status] : { text: "Not finished", tone: "" };
+  const cut = stage.status === "finished" ? cutOf(stage) : null;
+  const status = cut ? { text: cut, tone: "warning" }
+    : isRunning || hasEnded ? STATUSES[stage.status] : { text: "Not finished", tone: "" };
   return (
     <li class="card stage">
       <div class="row">
@@ -56,10 +68,11 @@ function Stage({ stage, isRunning }: { stage: StageState; isRunning: boolean }) 
   );
 }
 
-function Result({ output }: { output: NonNullable<RunState["output"]> }) {
+function Result({ output, cut }: { output: NonNullable<RunState["output"]>; cut: string | null }) {
   return (
     <div class="card stack result" role="region" aria-label="Result">
       <h3>Result</h3>
+      {cut && <p class="badge warning">{cut}</p>}
       {"text" in output
         ? <><p class="stage-text">{output.text || "The output is empty."}</p><div><CopyButton text={output.text} /></div></>
         : <Player audio={output.audio} label="Result as audio" />}

@@ -12,6 +12,8 @@ export interface StageState {
   ms: number | null;
   text: string;
   audio: Blob | null;
+  /** How the language model of the stage ended, once the run has ended. */
+  finishReason: string | null;
 }
 
 export interface RunState {
@@ -33,7 +35,10 @@ interface RunEvent {
   ms?: number;
   output?: { kind: string; text?: string | null } | null;
   audio?: string | null;
-  result?: { output: { kind: string; text?: string | null } | null; error: RunState["failure"] };
+  result?: {
+    output: { kind: string; text?: string | null } | null; error: RunState["failure"];
+    stages: { id: string; finish_reason?: string }[];
+  };
   error?: { code: string; message: string };
 }
 
@@ -84,7 +89,7 @@ export function applyEvent(state: RunState, event: RunEvent): RunState {
       return {
         ...state,
         stages: (event.stages ?? []).map((id) => (
-          { id, status: "waiting", route: null, model: null, ms: null, text: "", audio: null }
+          { id, status: "waiting", route: null, model: null, ms: null, text: "", audio: null, finishReason: null }
         )),
       };
     case "stage.started":
@@ -102,7 +107,14 @@ export function applyEvent(state: RunState, event: RunEvent): RunState {
         audio: event.audio ? fromBase64(event.audio) : null,
       });
     case "run.completed":
-      return { ...state, output: finalOutput(state, event), failure: event.result?.error ?? null };
+      return {
+        ...state,
+        stages: state.stages.map((stage) => (
+          { ...stage, finishReason: event.result?.stages.find(({ id }) => id === stage.id)?.finish_reason ?? null }
+        )),
+        output: finalOutput(state, event),
+        failure: event.result?.error ?? null,
+      };
     case "error":
       return { ...state, failure: { stage: null, code: event.error?.code ?? "unknown", message: event.error?.message ?? "The run failed." } };
     default:

@@ -30,6 +30,8 @@ def stream_chat(
         top_p=options.top_p,
     ) as stream:
         for chunk in stream:
+            if chunk.finish_reason is not None:
+                run_info.finish_reason = chunk.finish_reason
             if chunk.text:
                 yield chunk.text
         if (usage := stream.usage) is not None:

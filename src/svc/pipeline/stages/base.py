@@ -71,6 +71,7 @@ class StageRunInfo:
 
     def __init__(self) -> None:
         self.usage: StageUsage | None = None
+        self.finish_reason: str | None = None
 
 
 def bundle_file(bundle: Bundle, name: str) -> Path:
