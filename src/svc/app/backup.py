@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import secrets
 import shutil
@@ -23,6 +24,7 @@ from typing import Final
 from urllib.parse import quote
 
 import svc
+from svc.app.registry_backup import OnBackupWarning, RegistryBackup, list_recipe_files
 from svc.errors import CommandFailed, UsageError
 from svc.gateway.accounting.journal import JOURNAL_SUFFIX
 from svc.stores import backup_archive
@@ -49,16 +51,22 @@ def create_backup(
     registry_root: Path | None,
     overwrite: bool,
     on_progress: OnBackupProgress,
+    on_warning: OnBackupWarning,
 ) -> BackupManifest:
     """Write a backup to `target`, which appears only when it is complete. `registry_root` adds all bundles.
 
+    `on_warning` gets a sentence for each bundle and file that is not in the backup.
     Raises CommandFailed, UsageError and OSError.
     """
     _check_paths(database_path, target, overwrite)
     with _work_folder(target) as work:
         schema_version, sources = _copy_state(home, database_path, work, on_progress)
+        sources += list_recipe_files(home / "recipes", on_warning)
+        registry = None
         if registry_root is not None:
-            sources += _copy_registry(registry_root, work, on_progress)
+            copy_records = functools.partial(_copy_records, registry_root, work, on_progress)
+            registry = RegistryBackup(registry_root, copy_records, on_warning)
+            sources += registry.sources
         partial = work / "archive"
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as archive:
             manifest = backup_archive.write_backup(
@@ -68,11 +76,16 @@ def create_backup(
                 created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
                 schema_version=schema_version,
                 on_bytes=lambda done, total: on_progress("archive", done, total),
+                on_vanished=_ignore_vanished if registry is None else registry.remove_vanished,
             )
             archive.flush()
             os.fsync(archive.fileno())
         _publish(partial, target, overwrite)
     return manifest
+
+
+def _ignore_vanished(source: SourceFile) -> None:
+    """A recipe that the user deletes meanwhile is not missed."""
 
 
 def _check_paths(database_path: Path, target: Path, overwrite: bool) -> None:
@@ -137,7 +150,6 @@ def _copy_state(
     sources = [SourceFile("svc.db", work / "svc.db")]
     sources += [SourceFile(f"journal/{name}", work / "journal" / name) for name in sorted(journals)]
     sources += [SourceFile(name, home / name) for name in STATE_FILES if (home / name).is_file()]
-    sources += _files_below(home / "recipes", "recipes")
     return schema_version, sources
 
 
@@ -265,26 +277,14 @@ def read_schema_state(path: Path) -> SchemaState:
         raise CommandFailed(f"The database of the backup is not one of svc: {error}.") from error
 
 
-def _copy_registry(root: Path, work: Path, on_progress: OnBackupProgress) -> list[SourceFile]:
-    """Copy the records, and then list the bundles: a published bundle does not change."""
-    records = root / ".registry" / "records.sqlite"
-    sources = []
-    if records.is_file():
-        with _open_sqlite(records) as database:
-            database.execute("BEGIN")
-            database.execute("SELECT name FROM sqlite_master").fetchall()
-            _copy_sqlite(database, work / "records.sqlite", on_progress)
-        sources.append(SourceFile(backup_archive.REGISTRY_RECORDS, work / "records.sqlite"))
-    return sources + _files_below(root, "registry")
-
-
-def _files_below(folder: Path, prefix: str) -> list[SourceFile]:
-    """Return the plain files below a folder, without hidden ones and links."""
-    sources = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(parent, name)
-            if not name.startswith(".") and path.is_file() and not path.is_symlink():
-                sources.append(SourceFile(f"{prefix}/{path.relative_to(folder).as_posix()}", path))
-    return sources
+def _copy_records(root: Path, work: Path, on_progress: OnBackupProgress) -> Path | None:
+    """Copy the records of a registry folder. Returns None if it has none."""
+    records, target = root / ".registry" / "records.sqlite", work / "records.sqlite"
+    if not records.is_file():
+        return None
+    target.unlink(missing_ok=True)
+    with _open_sqlite(records) as database:
+        database.execute("BEGIN")
+        database.execute("SELECT name FROM sqlite_master").fetchall()
+        _copy_sqlite(database, target, on_progress)
+    return target

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
             registry_root=base.registry_root() if args.bundles else None,
             overwrite=args.force,
             on_progress=progress,
+            on_warning=_print_warning,
         )
     size = target.stat().st_size
     if args.json:
@@ -51,6 +53,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"{target} contains {len(manifest.files)} files, {size / 1e6:.1f} MB")
     return 0
+
+
+def _print_warning(message: str) -> None:
+    print(f"svc: {message}", file=sys.stderr)
 
 
 def find_sqlite_path(home: Path, hint: str) -> Path:
