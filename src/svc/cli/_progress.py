@@ -14,6 +14,9 @@ from svc.pipeline.stages.base import AudioChunk, StageChunk
 
 STATE_SYMBOLS = {"waiting": "·", "started": "▸", "done": "✓", "failed": "✗"}
 
+CUT_OUTPUTS = {"length": "at the maximum tokens", "content_filter": "by the content filter"}
+"""Finish reasons of an incomplete output."""
+
 
 class _StageState(msgspec.Struct):
     state: str = "waiting"
@@ -64,6 +67,8 @@ class BatchProgress:
         self._lock = threading.Lock()
         self._running_stages: dict[int, str] = {}
         self._done = self._failed = 0
+        self.cut_count = 0
+        """Inputs of this run with a stage whose output was cut off."""
         self._print_lines = print_lines and not sys.stderr.isatty()
 
     def on_resumed(self, count: int) -> None:
@@ -80,6 +85,7 @@ class BatchProgress:
             self._running_stages.pop(number, None)
             self._done += 1
             self._failed += result.error is not None
+            self.cut_count += any(stage.finish_reason in CUT_OUTPUTS for stage in result.stages)
             if self._print_lines:
                 state = f"failed: {result.error.message}" if result.error else "done"
                 line = f"{number + 1} of {len(self._inputs)}: {_shorten(result.input)}: {state}"

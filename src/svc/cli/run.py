@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from svc import plugins
-from svc.cli._progress import BatchProgress, StageProgress
+from svc.cli._progress import CUT_OUTPUTS, BatchProgress, StageProgress
 from svc.cli.base import ProgressBar, load_terminal, print_json, print_table
 from svc.distribution import install_command
 from svc.errors import CommandFailed, UsageError
@@ -37,8 +37,6 @@ from svc.pipeline.stages.base import StageChunk
 
 MAX_INPUT_LIST_BYTES = 64 << 20
 DEFAULT_JOBS = 2
-CUT_OUTPUTS = {"length": "at the maximum tokens", "content_filter": "by the content filter"}
-"""Finish reasons of an incomplete output."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,6 +162,9 @@ def _run_many(runs: PipelineRunner, name: str, input_set: RunInputs, args: argpa
             resume=args.resume,
             observer=progress,
         )
+    if progress.cut_count:
+        cut_text = f"{progress.cut_count} of {len(inputs)} inputs have an output that was cut off"
+        print(f"svc: {cut_text}; the `finish_reason` of the stage says why", file=sys.stderr)
     if failed:
         print(f"svc: {failed} of {len(inputs)} inputs failed; the lines with an error say why", file=sys.stderr)
     return 1 if failed else 0

@@ -108,6 +108,8 @@ def test_run_output_that_is_cut_off_is_reported(
     assert captured.err == (f"svc: the output of stage 'ask' was cut off {cut}\n" if cut else "")
     assert run(ONE, "--input", "Hi", "--json") == 0
     assert result(capsys)["stages"][0]["finish_reason"] == reason
+    assert run(ONE, "--input", "Hi", "--input", "Ho") == 0
+    assert capsys.readouterr().err.startswith("svc: 2 of 2 inputs have an output that was cut off") is (cut is not None)
 
 
 def test_run_failed_stage_is_reported_and_earlier_outputs_are_kept(
