@@ -40,3 +40,10 @@ def test_gateway_with_closed_streams_serves(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate(timeout=20)
+
+
+def test_chat_with_closed_standard_input_asks_for_a_prompt(tmp_path: Path) -> None:
+    process = start("chat <&-", tmp_path, stderr=subprocess.PIPE, text=True)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert errors.startswith("svc: There is nothing to ask")

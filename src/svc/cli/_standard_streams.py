@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Final
 
-STANDARD_STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
-"""Name and mode of the streams of descriptors 0, 1 and 2."""
+OUTPUT_STREAMS: Final = {1: "stdout", 2: "stderr"}
+"""The names of the streams by descriptor."""
 
 
 def open_closed_streams() -> None:
@@ -16,16 +16,18 @@ def open_closed_streams() -> None:
     Otherwise `print` fails, and the next file that the process opens gets the descriptor, with all that libraries and
     child processes write to it.
     """
-    for descriptor, (name, mode) in enumerate(STANDARD_STREAMS):
+    for descriptor in (0, *OUTPUT_STREAMS):
         if not _is_open(descriptor):
-            null = os.open(os.devnull, os.O_RDWR)
+            # Standard input as well for writing: a read fails, since empty input would hide the mistake.
+            null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, descriptor)  # child processes inherit it
             if null != descriptor:
                 os.close(null)
             else:
                 os.set_inheritable(descriptor, True)
+    for name in OUTPUT_STREAMS.values():
         if getattr(sys, name) is None:  # Python found the descriptor closed at its start
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 open until the process ends
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 open until the process ends
 
 
 def _is_open(descriptor: int) -> bool:

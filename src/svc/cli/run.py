@@ -171,6 +171,8 @@ def _run_many(runs: PipelineRunner, name: str, input_set: RunInputs, args: argpa
 
 
 def _read_input_list(name: str) -> list[str]:
+    if name == "-" and sys.stdin is None:
+        raise UsageError("Standard input is closed.")
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as file:
             data = file.read(MAX_INPUT_LIST_BYTES + 1)

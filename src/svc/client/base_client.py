@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from svc.client.core import ClientCore, TransportFactory
@@ -34,7 +33,7 @@ class BaseClient:
     ) -> None:
         if retries < 0:
             raise InvalidRequest("retries must be 0 or more.", param="retries")
-        if not 0 < timeout < math.inf:
+        if not timeout > 0:  # NaN as well
             raise InvalidRequest("timeout must be a number of seconds above 0.", param="timeout")
         self._core = ClientCore(
             create_transport,

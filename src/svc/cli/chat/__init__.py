@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """Send one prompt, or run a conversation."""
     if args.max_tokens is not None and args.max_tokens < 1:
         raise UsageError("--max-tokens must be at least 1. See: svc chat --help")
+    if not args.prompt and sys.stdin is None:
+        raise UsageError("There is nothing to ask: give a prompt, since standard input is closed. See: svc chat --help")
     interactive = not args.prompt and sys.stdin.isatty()
     prompt = "" if interactive else _read_prompt(args.prompt)
     conversation = Conversation(
