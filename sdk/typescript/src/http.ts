@@ -261,7 +261,7 @@ export class HttpSession {
     if (typeof send !== "function") throw new InvalidRequest("There is no `fetch` here. Give the client one.", { param: "fetch" });
     const init: RequestInit = { method: request.method, headers, signal, redirect: this.options.serverKind === "registry" ? "follow" : "error" };
     if (request.body !== undefined) init.body = request.body as BodyInit;
-    const dispatcher = dispatcherFor(timeoutMs);
+    const dispatcher = this.options.fetch ? undefined : dispatcherFor(timeoutMs);
     if (dispatcher) Object.assign(init, { dispatcher });
     const response = await send(url, init);
     return { status: response.status, header: (name) => response.headers.get(name), read: bodyReader(response) };

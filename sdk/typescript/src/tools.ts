@@ -121,7 +121,7 @@ export interface AssistantMessage {
   tool_calls?: { id: string; type: "function"; function: { name: string; arguments: string } }[];
 }
 
-/** What surrounds the escaped text in the arguments of a custom tool's call. */
+/** The prefix and suffix of the escaped text in the arguments of a custom tool's call. */
 const [INPUT_PREFIX, INPUT_SUFFIX] = ['{"input":"', '"}'];
 
 interface OpenCall {
@@ -164,6 +164,7 @@ export class ToolCallAssembler {
     for (const [index, call] of this.calls) {
       if (!call.isCustom) continue;
       call.text += INPUT_SUFFIX;
+      call.isCustom = false;
       if (call.name) deltas.push({ index, id: call.id, name: call.name, argumentsJson: INPUT_SUFFIX });
     }
     return deltas;

@@ -23,6 +23,7 @@ from svc import plugins
 from svc.distribution import install_command
 from svc.errors import SvcError, UsageError
 from svc.settings import Settings
+from svc.stores.bundles.folder import RESERVED_DISK_BYTES
 from svc.stores.bundles.records import BundleRecords
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.factory import database_url, open_database
@@ -45,8 +46,6 @@ OPTIONAL_EXTRAS: Final = {
 }
 """Extra -> its import names, and its purpose."""
 OPENMP_LIBRARY: Final = "libgomp.so.1"
-MIN_WORKING_DISK_BYTES: Final = 16 << 20
-"""Below this free space, the registry refuses uploads."""
 LOW_DISK_BYTES: Final = 256 << 20
 """Below this free space, the disk may soon be full."""
 JOURNAL_PROBE_BYTES: Final = 4096
@@ -200,8 +199,8 @@ def check_disk_space(settings: Settings) -> Iterator[CheckResult]:
 def _check_free_space(subject: str, folder: Path) -> CheckResult:
     free_bytes = shutil.disk_usage(folder).free
     detail = f"{free_bytes >> 20} MiB are free in {folder}"
-    if free_bytes < MIN_WORKING_DISK_BYTES:
-        advice = f"free some space: below {MIN_WORKING_DISK_BYTES >> 20} MiB, bundles are refused and usage may be lost"
+    if free_bytes < RESERVED_DISK_BYTES:
+        advice = f"free some space: below {RESERVED_DISK_BYTES >> 20} MiB, bundles are refused and usage may be lost"
         return CheckResult(subject, "bad", detail, advice)
     if free_bytes < LOW_DISK_BYTES:
         return CheckResult(subject, "off", f"little space: {detail}", "free some space")

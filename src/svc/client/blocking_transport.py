@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -99,11 +100,10 @@ class BlockingResponse:
         self._response = response
         self._chunks = response.iter_bytes()
         self._timed_out = False
+        self._pid = os.getpid()
         self._deadline_timer: threading.Timer | None = None
         if deadline < math.inf:  # httpx2 limits each read, but not their sum
-            self._deadline_timer = threading.Timer(max(0.0, deadline - time.monotonic()), self._on_deadline)
-            self._deadline_timer.daemon = True
-            self._deadline_timer.start()
+            self._deadline_timer = _start_timer(max(0.0, deadline - time.monotonic()), self)
 
     async def read(self) -> bytes:
         try:
@@ -120,9 +120,10 @@ class BlockingResponse:
         return chunk
 
     async def finish(self, seconds: float) -> None:
-        timer = threading.Timer(seconds, self._on_deadline)
-        timer.daemon = True
-        timer.start()
+        if self._response.http_version == "HTTP/2":  # closing ends the stream, not the connection
+            await self.close()
+            return
+        timer = _start_timer(seconds, self)
         with contextlib.suppress(OSError):  # includes TimeoutError
             while await self.read():
                 pass
@@ -140,7 +141,8 @@ class BlockingResponse:
         """Cancel a response that its reader has dropped, which the connection pool would keep open."""
         run_sync(self.close())
 
-    def _on_deadline(self) -> None:
+    def on_deadline(self) -> None:
+        """End the response: its time is over."""
         self._timed_out = True
         if not self.is_complete:  # else another request may use the connection
             self._shut_down()
@@ -150,10 +152,25 @@ class BlockingResponse:
         stream = self._response.extensions.get("network_stream")
         if stream is None or self._response.http_version == "HTTP/2":  # other requests share the connection
             return
+        if self._pid != os.getpid():  # a fork shares it: closing its descriptor is enough
+            return
         connected_socket = stream.get_extra_info("socket")
         if isinstance(connected_socket, socket.socket):
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(connected_socket, socket.SHUT_RDWR)  # SSLSocket.shutdown discards its state
+
+
+def _start_timer(seconds: float, response: BlockingResponse) -> threading.Timer:
+    """End the response later, unless its reader has dropped it until then."""
+    timer = threading.Timer(seconds, _end_response, (weakref.ref(response),))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _end_response(reference: weakref.ref[BlockingResponse]) -> None:
+    if (response := reference()) is not None:
+        response.on_deadline()
 
 
 class SendTrace:

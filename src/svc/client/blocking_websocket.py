@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -30,6 +31,7 @@ class BlockingWebSocket:
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
+        self._pid = os.getpid()
         self._send_lock = threading.Lock()
         self._changed = threading.Condition()
         self._is_receiving = False
@@ -102,7 +104,7 @@ class BlockingWebSocket:
     def abort(self) -> None:
         connected_socket = self._connection.socket
         connected_socket = getattr(connected_socket, "ssl_socket", connected_socket)  # TLS in the TLS of a proxy
-        if isinstance(connected_socket, socket.socket):
+        if isinstance(connected_socket, socket.socket) and self._pid == os.getpid():  # a fork shares the connection
             with contextlib.suppress(OSError):  # wakes a thread that sends, which closing the socket would not do
                 socket.socket.shutdown(connected_socket, socket.SHUT_RDWR)  # SSLSocket.shutdown discards its state
             # The thread of the library logs an error if the connection is closed while it handles data.

@@ -18,7 +18,7 @@ FINISH_SECONDS = 1.0
 
 
 class SdkEventStream(ABC, Generic[ItemT]):
-    """A streamed response. What was received before a failure is returned first.
+    """A streamed response. Items that were received before a failure are returned first.
 
     A subclass adds the items of each event to `_items`.
     """

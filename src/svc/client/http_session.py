@@ -106,10 +106,7 @@ class HttpSession:
         try:
             response = await self.transport.send(request, timeouts)
         except OSError as error:
-            if isinstance(error, TimeoutError) and time.monotonic() > timeouts.deadline - DEADLINE_TOLERANCE_SECONDS:
-                self._breaker.record_abandoned()  # the caller's limit says nothing about the server
-            else:
-                self._breaker.record_failure()
+            self._record_os_error(error, timeouts)
             return self._to_gateway_error(error), None if isinstance(error, TimeoutError) else retry_delay(attempt)
         except BaseException:
             self._breaker.record_abandoned()
@@ -117,21 +114,32 @@ class HttpSession:
         if response.status < 300:
             self._breaker.record_success()
             return response, None
+        may_retry = is_retryable(response.status, response.headers)
+        wait = retry_delay(attempt, response.headers) if may_retry else None
         try:
             failure = error_from_response(
                 response.status, response.headers, await _read_body(response, SDK_MAX_ERROR_BODY_BYTES)
             )
         except OSError as error:
-            failure = self._to_gateway_error(error, "was interrupted", response)
+            self._record_os_error(error, timeouts)
+            return self._to_gateway_error(error, "was interrupted", response), wait
+        except BaseException:
+            self._breaker.record_abandoned()
+            raise
         finally:
             await response.close()
         if isinstance(failure, GatewayFailed):
             self._breaker.record_failure()
         else:
             self._breaker.record_success()
-        return failure, retry_delay(attempt, response.headers) if is_retryable(
-            response.status, response.headers
-        ) else None
+        return failure, wait
+
+    def _record_os_error(self, error: OSError, timeouts: RequestTimeouts) -> None:
+        """Count a failure of the server. The caller's own limit says nothing about it."""
+        if isinstance(error, TimeoutError) and time.monotonic() > timeouts.deadline - DEADLINE_TOLERANCE_SECONDS:
+            self._breaker.record_abandoned()
+        else:
+            self._breaker.record_failure()
 
     async def read_chunk(self, response: ClientResponse) -> bytes:
         """Return the next bytes of the body, or b"" at its end. Raises GatewayFailed."""

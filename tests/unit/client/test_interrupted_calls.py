@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import answer, body, head, pause, reset, sse, stall
+from tests.fakes.script import answer, body, end, head, pause, reset, sse, stall
 
 import svc
 from svc import errors
@@ -89,11 +89,11 @@ def test_chat_stream_tool_calls_are_empty_before_the_finish_reason(server: FakeP
     assert len(stream.tool_calls) == 1
 
 
-@pytest.mark.parametrize("end", [pause(0.1) + reset(), stall()])
+@pytest.mark.parametrize("rest", [pause(0.1) + reset(), stall()])
 def test_chat_stream_that_is_complete_ends_however_the_connection_does(
-    call: Call, server: FakeProvider, end: Any
+    call: Call, server: FakeProvider, rest: Any
 ) -> None:
-    server.plays(sse(openai_wire.stream(), end=end))
+    server.plays(sse(openai_wire.stream(), end=rest))
     _, made = call("chat", "Hi", stream=True)
     assert made.text == openai_wire.TEXT
 
@@ -150,6 +150,41 @@ def test_client_after_a_fork_opens_connections_of_its_own(server: FakeProvider) 
         client.chat("Hi")
     first, of_child, last = (request.connection for request in server.requests)
     assert first == last != of_child
+
+
+def test_stream_that_a_fork_closes_goes_on(server: FakeProvider) -> None:
+    events = openai_wire.stream()
+    server.plays(sse(events[:3], end=pause(0.5) + body(b"".join(events[3:])) + end()))
+    with svc.Client(gateway_url=f"{server.address}/v1", api_key="key-1") as client:
+        stream = client.chat("Hi", stream=True)
+        next(stream)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                stream.close()
+                os._exit(0)
+            finally:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        list(stream)
+    assert stream.text == openai_wire.TEXT
+
+
+def test_stream_dropped_unread_closes_its_connection_before_its_timeout(server: FakeProvider) -> None:
+    server.plays(sse(openai_wire.stream()[:3], end=stall()))
+    with svc.Client(gateway_url=f"{server.address}/v1", api_key="key-1") as client:
+        client.chat("Hi", stream=True, timeout_s=60)
+        gc.collect()
+        server.wait().wait_left(5.0)
+
+
+def test_client_breaker_ignores_timeouts_while_an_error_is_read(server: FakeProvider) -> None:
+    with svc.Client(gateway_url=f"{server.address}/v1", api_key="key-1", retries=0) as client:
+        server.plays(*[head(500, length=100, framing="length") + stall()] * SDK_BREAKER_FAILURE_THRESHOLD)
+        for _ in range(SDK_BREAKER_FAILURE_THRESHOLD):
+            with pytest.raises(errors.GatewayFailed, match="timed out"):
+                client.chat("Hi", timeout_s=0.1)
+        assert client.chat("Hi").text == openai_wire.TEXT
 
 
 @pytest.mark.parametrize("options", [{"retries": -1}, {"timeout": 0}, {"timeout": -1.0}, {"timeout": float("nan")}])

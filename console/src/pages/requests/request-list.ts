@@ -81,7 +81,7 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   }, [query]);
 
   const reload = useCallback(
-    () => void load(null, (fetched) => pageState(fetched.page, [], fetched.refused)), [load],
+    () => load(null, (fetched) => pageState(fetched.page, [], fetched.refused)), [load],
   );
 
   const loadMore = (): void => {
@@ -96,7 +96,7 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   };
 
   useEffect(() => {
-    reload();
+    void reload();
     return () => controller.current?.abort();
   }, [reload]);
 
@@ -107,18 +107,18 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     let isBusy = false;
     const look = async (): Promise<void> => {
       if (isBusy || document.hidden || !checkedAt.current) return;
-      if (isBehind.current) {
-        if (mayInsert.current()) reload();
-        return;
-      }
       isBusy = true;
       try {
+        if (isBehind.current) {
+          if (mayInsert.current()) await reload();
+          return;
+        }
         const since = new Date(checkedAt.current - OVERLAP_MILLISECONDS).toISOString();
         const found = await fetchTail({ ...query, since }, tail.signal);
         if (tail.signal.aborted) return;
         if (!found) {
           setState((previous) => ({ ...previous, waiting: [], isBehind: true }));
-          if (mayInsert.current()) reload();
+          if (mayInsert.current()) await reload();
           return;
         }
         checkedAt.current = found.time;
@@ -134,7 +134,7 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     };
     lookNow.current = () => void look();
     const timer = setInterval(() => {
-      if (hasError && !checkedAt.current) reload();
+      if (hasError && !checkedAt.current) void reload();
       else void look();
     }, TAIL_MILLISECONDS);
     return () => {
@@ -146,8 +146,8 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   return {
     ...state,
     loadMore,
-    reload,
-    showWaiting: () => { if (state.isBehind) reload(); else setState((previous) => insertWaiting(previous)); },
+    reload: () => void reload(),
+    showWaiting: () => { if (state.isBehind) void reload(); else setState((previous) => insertWaiting(previous)); },
   };
 }
 

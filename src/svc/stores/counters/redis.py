@@ -234,7 +234,7 @@ class RedisCounters:
 
     def add_unknown_reservation(self, key_id: str, process_id: str) -> None:
         """Release a reservation after the next connect: Redis may have executed it."""
-        self._reports.defer_leaving(key_id, process_id)
+        self._reports.defer_release(key_id, process_id)
 
     def _on_connect(self) -> None:
         """Take a new process id, leave keys under the old ones, and report the deferred tokens and spending."""

@@ -1,4 +1,4 @@
-"""What Redis may lack of ended requests: money, tokens, and slots of requests in flight.
+"""Reports the ends of requests to Redis: money, tokens, and slots of requests in flight.
 
 A call that fails because Redis is disconnected is remembered here, and reported after the next connect. A call whose
 reply was lost may have been executed. Its money is reported under the same number, so that Redis adds it once. Its
@@ -20,8 +20,8 @@ PROCESS_TTL_SECONDS: Final = 15.0
 """The time after which the requests of an inactive process no longer count, as in `counters.lua`."""
 MAX_SPENT_SEEDS: Final = 50_000
 """Maximum number of keys with a budget whose seed (the id of the loaded sum) is remembered."""
-MAX_UNLEFT_KEYS: Final = 10_000
-"""Maximum number of keys that an earlier process id leaves. In others, it counts until its time has expired."""
+MAX_UNRELEASED_KEYS: Final = 10_000
+"""Maximum number of keys that earlier process ids leave. In others, they count until their time has expired."""
 MAX_TOKEN_CORRECTIONS: Final = 10_000
 """Maximum number of seconds of keys whose tokens are corrected at the next connect. Others keep their estimate."""
 
@@ -41,10 +41,10 @@ class CounterReports:
         self._uncertain_spending: list[Spending] = []
         self._spending_number = 0
         self._token_corrections: dict[TokenPlace, _TokenCorrection] = {}
-        """What Redis has not added. The oldest is the first."""
-        self._unleft: set[tuple[str, str]] = set()
+        """Corrections that Redis has not added, the oldest first."""
+        self._unreleased: set[tuple[str, str]] = set()
         """Keys and earlier process ids that may count in them."""
-        self._left_at: dict[tuple[str, str], float] = {}
+        self._released_at: dict[tuple[str, str], float] = {}
         """When an earlier process id left a key, for PROCESS_TTL_SECONDS. Another primary may not know it."""
 
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
@@ -99,10 +99,10 @@ class CounterReports:
         elif len(corrections) < MAX_TOKEN_CORRECTIONS:
             corrections[place] = _TokenCorrection(tokens, now)
 
-    def defer_leaving(self, key_id: str, process_id: str) -> None:
+    def defer_release(self, key_id: str, process_id: str) -> None:
         """Let an earlier process id leave a key after the next connect."""
-        if len(self._unleft) < MAX_UNLEFT_KEYS:
-            self._unleft.add((key_id, process_id))
+        if len(self._unreleased) < MAX_UNRELEASED_KEYS:
+            self._unreleased.add((key_id, process_id))
 
     # After a connect
 
@@ -110,9 +110,9 @@ class CounterReports:
         """Report all that was deferred, under a new process id. The previous one leaves the keys that it has used."""
         now = self._clock()
         for key_id in used_key_ids:
-            self.defer_leaving(key_id, previous_process_id)
-        for key_id, left_process_id in self._left_at:
-            self.defer_leaving(key_id, left_process_id)
+            self.defer_release(key_id, previous_process_id)
+        for key_id, old_process_id in self._released_at:
+            self.defer_release(key_id, old_process_id)
         # The money is first: a connection accepts only so many commands, and the rest follow after another connect.
         uncertain, self._uncertain_spending = self._uncertain_spending, []
         for spending in uncertain:
@@ -120,10 +120,10 @@ class CounterReports:
         unreported, self._unreported_nano_usd = self._unreported_nano_usd, {}
         for key_id, nano_usd in unreported.items():
             self.record_spend(key_id, process_id, nano_usd)
-        unleft, self._unleft = self._unleft, set()
-        for key_id, left_process_id in unleft:
-            self._left_at.setdefault((key_id, left_process_id), now)
-            self._calls.add(_Leaving(self, key_id, left_process_id))
+        unreleased, self._unreleased = self._unreleased, set()
+        for key_id, old_process_id in unreleased:
+            self._released_at.setdefault((key_id, old_process_id), now)
+            self._calls.add(_ProcessRelease(self, key_id, old_process_id))
         corrections, self._token_corrections = self._token_corrections, {}
         for place, correction in corrections.items():
             if now - correction.deferred_at < COUNTER_WINDOW_SECONDS:
@@ -132,7 +132,7 @@ class CounterReports:
     def forget_expired(self, now: float) -> None:
         """Forget process ids that have expired in Redis as well."""
         oldest = now - PROCESS_TTL_SECONDS
-        self._left_at = {place: at for place, at in self._left_at.items() if at >= oldest}
+        self._released_at = {place: at for place, at in self._released_at.items() if at >= oldest}
 
     def _report_spend(self, spending: Spending, *, is_repeat: bool = False) -> None:
         seed = self._seeds.get(spending.key_id)
@@ -154,7 +154,7 @@ class _TokenCorrection:
 
 
 class _Report(CounterCall):
-    """A call that tells `_reports` if it fails."""
+    """A call whose failure `_reports` handles."""
 
     __slots__ = ("_key_id", "_reports")
 
@@ -189,7 +189,7 @@ class _Commit(_Report):
         if not isinstance(reply, StoreUnavailable):
             return
         reports, reservation, is_uncertain = self._reports, self._reservation, isinstance(reply, OutcomeUnknown)
-        reports.defer_leaving(reservation.key_id, reservation.process)
+        reports.defer_release(reservation.key_id, reservation.process)
         if not is_uncertain and self._tokens != reservation.tokens:
             place = reservation.key_id, reservation.second, reservation.created
             reports.defer_tokens(place, self._tokens - reservation.tokens)
@@ -242,7 +242,7 @@ class _TokenReport(_Report):
             self._reports.defer_tokens(self._place, self._tokens)
 
 
-class _Leaving(_Report):
+class _ProcessRelease(_Report):
     """An earlier process id leaves a key."""
 
     __slots__ = ("_process_id",)
@@ -253,4 +253,4 @@ class _Leaving(_Report):
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable):
-            self._reports.defer_leaving(self._key_id, self._process_id)
+            self._reports.defer_release(self._key_id, self._process_id)
