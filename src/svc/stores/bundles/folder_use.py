@@ -46,6 +46,8 @@ def hold_folder_use(root: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CommandFailed(f"svc restore replaces {root} now. Try again when it has finished.") from None
+            except OSError:  # a file system without locks
+                continue
         yield
 
 
