@@ -62,7 +62,7 @@ def checked_environment() -> Iterator[None]:
     except ImportError as error:
         raise UsageError(
             "HTTPS_PROXY, HTTP_PROXY or ALL_PROXY is a SOCKS proxy, which needs the package socksio. "
-            "Install it with: pip install socksio."
+            "Install that, or set an HTTP proxy."
         ) from error
     except (ValueError, httpx2.InvalidURL) as error:
         # The message of the error may contain the password of the proxy.

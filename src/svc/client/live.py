@@ -90,8 +90,8 @@ async def connect_live(session: HttpSession, connection_options: Mapping[str, An
         raise GatewayFailed(_describe_other_server(session.base_url, "is not that of a WebSocket")) from error
     except ImportError:
         raise UsageError(
-            "The proxy is a SOCKS proxy. A live session through it needs the package python-socks. "
-            "Install it with: pip install 'python-socks[asyncio]'."
+            "The proxy is a SOCKS proxy. A live session through it needs the package python-socks[asyncio]. "
+            "Install that, or set an HTTP proxy."
         ) from None
     return LiveSession(connection, session.timeouts.idle)
 
