@@ -60,8 +60,8 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   const checkedAt = useRef(0);
   const mayInsert = useRef(canInsert);
   mayInsert.current = canInsert;
-  const lookNow = useRef<() => void>(() => undefined);
-  useRequestEvents(() => lookNow.current());
+  const pollNow = useRef<() => void>(() => undefined);
+  useRequestEvents(() => pollNow.current());
 
   const load = useCallback(async (next: NextPage | null, apply: (fetched: FetchedPage, previous: State) => State) => {
     controller.current?.abort();
@@ -105,7 +105,7 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     if (query["until"]) return undefined;
     const tail = new AbortController();
     let isBusy = false;
-    const look = async (): Promise<void> => {
+    const poll = async (): Promise<void> => {
       if (isBusy || document.hidden || !checkedAt.current) return;
       isBusy = true;
       try {
@@ -132,10 +132,10 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
         isBusy = false;
       }
     };
-    lookNow.current = () => void look();
+    pollNow.current = () => void poll();
     const timer = setInterval(() => {
       if (hasError && !checkedAt.current) void reload();
-      else void look();
+      else void poll();
     }, TAIL_MILLISECONDS);
     return () => {
       clearInterval(timer);
