@@ -2,8 +2,8 @@
 
 open_live ── config ──> ready; then in any order:  feed, flush, reset, close  /  next: Partial | Final, None at the end
 
-Each event that is received waits in one queue until `next` returns it. Of several threads or tasks that wait for
-events, one receives for all of them.
+Each event that is received waits in one queue until `next` returns it. If several threads or tasks wait for events,
+one of them receives for all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/** What is typed and not yet sent, kept by this tab for each key. It survives a change of the page and a reload. */
+/** Keeps the unsent input of this tab for each key. It survives a change of the page and a reload. */
 import type { Conversation } from "./types";
 
 const PREFIX = "svc.playground.draft.";
