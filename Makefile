@@ -1,9 +1,13 @@
 # On a fresh machine, `make run` and `make test` install everything that they need.
+# Without PYTHON, the environment gets python3, or the system's Python if that is much faster.
+CHOOSE := $(if $(PYTHON),echo $(PYTHON),python3 tools/choose_python.py)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # As root on Debian, missing packages are installed. Debian has Python's venv in a package of its own.
 APT := [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq
+# An environment of another interpreter is made anew: `venv` would mix the two.
+REAL_PATH := "import os, sys; print(os.path.realpath(sys.executable))"
 # GNU OpenMP, which the embedded model's wheel expects on the system.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
@@ -28,8 +32,10 @@ pure: $(VENV)/.ready ## remove the compiled modules
 	@$(BIN)/python native/compile.py clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svc needs Python 3.11 or newer; choose one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(APT) python3-venv && $(PYTHON) -m venv $(VENV); } \
+	@python=$$($(CHOOSE)) || exit 1; \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svc needs Python 3.11 or newer; choose one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }; \
+	[ "$$($$python -c $(REAL_PATH))" = "$$($(BIN)/python -c $(REAL_PATH) 2>/dev/null)" ] || rm -rf $(VENV); \
+	$$python -m venv $(VENV) || { rm -rf $(VENV); $(APT) python3-venv && $$python -m venv $(VENV); } \
 		|| { rm -rf $(VENV); echo "Python's venv is missing; install it, for example with: apt-get install python3-venv"; exit 1; }
 	@echo "setting up in $(VENV); this takes a minute the first time"
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements.lock

@@ -3,6 +3,7 @@
 Each provider gets one `GET` of its model list, with its key, which is free of charge.
 Database, Redis and blob store are checked with their credentials. Keys and passwords are never printed.
 The folders of the journal and of the bundles must be writable, with 16 MiB of free space. Below 256 MiB is reported.
+So is a Python that was built without optimisations.
 The exit status is 1 if something that is configured does not work, such as a key that a provider rejects.
 
 Examples:
@@ -17,7 +18,6 @@ import os
 import re
 import socket
 import ssl
-import sys
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield CheckResult("python", "ok", version)
+    yield _doctor_checks.check_python()
     try:
         loaded = settings.load(os.environ, config=config_path)
     except UsageError as error:

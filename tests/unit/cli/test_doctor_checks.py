@@ -46,6 +46,29 @@ def test_doctor_lists_every_extra(capsys: pytest.CaptureFixture[str]) -> None:
     assert {f"extra {extra}" for extra in _doctor_checks.OPTIONAL_EXTRAS} <= set(found)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "options", "state"),
+    [
+        ("/home/me/.pyenv/versions/3.11.7", "'--enable-shared'", "off"),
+        ("/usr/local", "'--enable-optimizations' '--with-lto'", "ok"),
+        ("/usr", "'--enable-shared'", "ok"),  # Debian's, which is optimised by its package's rules
+        ("/usr/local", None, "ok"),  # a build that does not say
+    ],
+)
+def test_doctor_reports_python_without_optimisations(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    prefix: str,
+    options: str | None,
+    state: str,
+) -> None:
+    monkeypatch.setattr(_doctor_checks.sys, "base_prefix", prefix)
+    monkeypatch.setattr(_doctor_checks.sysconfig, "get_config_var", {"CONFIG_ARGS": options}.get)
+    finding = run_doctor(capsys)[1]["python"]
+    assert finding["state"] == state
+    assert bool(finding["mend"]) == (state == "off")
+
+
 def test_doctor_missing_extra_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         _doctor_checks, "OPTIONAL_EXTRAS", {"s3": (("no_such_module",), "buckets"), "onnx": (("json", "nope"), "ONNX")}

@@ -72,14 +72,17 @@ def parse_redis_url(url: str) -> RedisAddress:
 
     `rediss` in place of `redis` means TLS, with the options of redis-py in the query.
     """
+    scheme, separator, rest = url.partition("://")
+    end = next((position for position, character in enumerate(rest) if character in "/?#"), len(rest))
+    authority = rest[:end]  # parsed here: newer Pythons reject an address in brackets beside other hosts
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(f"{scheme}{separator}{rest[end:]}")
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)) if parts.query else {}
     except ValueError:
         raise _InvalidUrl from None
     protocol, _, kind = parts.scheme.partition("+")
     common = _parse_options(options, uses_tls=protocol == "rediss")
-    userinfo, _, netloc = parts.netloc.rpartition("@")
+    userinfo, _, netloc = authority.rpartition("@")
     user, _, password = userinfo.partition(":")
     common |= {"user": unquote(user) or None, "password": unquote(password) or None}
     if parts.scheme == "unix" and parts.path and not netloc:
