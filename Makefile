@@ -1,5 +1,5 @@
 # On a fresh machine, `make run` and `make test` install everything that they need.
-# Without PYTHON, the environment gets python3, or the system's Python if that is much faster.
+# Without PYTHON, the environment gets python3, or the system's Python if only that one is optimised.
 CHOOSE := $(if $(PYTHON),echo $(PYTHON),python3 tools/choose_python.py)
 PYTHON ?= python3
 VENV   := .venv
