@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.codecs import decode_routing_info, pass_through_request
+from tests.nesting import depths_near_limit
 
 from svc.dialects.anthropic import dialect as anthropic
 from svc.dialects.anthropic.request_encoder import DEFAULT_ANTHROPIC_MAX_TOKENS
@@ -357,7 +358,7 @@ def test_anthropic_request_nested_tool_results_are_rejected() -> None:
 
 def test_anthropic_upstream_deeply_nested_arguments_are_encoded_or_rejected() -> None:
     rejections = 0
-    for depth in range(500, 1100):
+    for depth in depths_near_limit():
         function = {"name": "f", "arguments": '{"a":' * depth + "1" + "}" * depth}
         call = {"id": "c", "type": "function", "function": function}
         request = read(openai, messages=[{"role": "assistant", "tool_calls": [call]}])

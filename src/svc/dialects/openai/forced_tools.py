@@ -36,6 +36,8 @@ _CALL_HEAD: Final = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*
 _CALL_END_CHARS: Final = " \t\r\n}"
 MAX_CALL_HEAD_CHARS: Final = 4096
 """Maximum characters before the arguments. An upstream that sends more does not follow the schema."""
+MAX_TOOL_SCHEMA_DEPTH: Final = 128
+"""Maximum depth of the parameters of a tool. Compiled code has no recursion limit of its own."""
 INSTRUCTIONS: Final = (
     "You have these functions:\n{tools}\nCall the one that helps with the request of the user. "
     'Answer with JSON only: {{"name": "the function", "arguments": {{the values from the request}}}}'
@@ -166,8 +168,12 @@ def _no_call_error() -> ProviderFailed:
 
 
 def _constrain(request: ChatRequest) -> ChatRequest:
-    """Return the request with a schema in place of its tools. Raises InvalidRequest if it has no such tool."""
+    """Return the request with a schema in place of its tools.
+
+    Raises InvalidRequest if it has no such tool, or if the parameters of a tool are nested too deeply.
+    """
     tools = _choose_tools(request)
+    schema = _build_schema(tools)  # first, because it limits the depth
     listed = "\n".join([_describe(tool) for tool in tools])
     return msgspec.structs.replace(
         request,
@@ -175,7 +181,7 @@ def _constrain(request: ChatRequest) -> ChatRequest:
         tools=[],
         tool_choice=None,
         parallel_tool_calls=None,
-        response_format=ResponseFormat("json_schema", "tool_call", _build_schema(tools), None),
+        response_format=ResponseFormat("json_schema", "tool_call", schema, None),
     )
 
 
@@ -211,7 +217,8 @@ def _build_schema(tools: list[ToolDefinition]) -> dict[str, Any]:
     definitions, calls = {}, []
     for number, tool in enumerate(tools):
         name = f"tool{number}"
-        definitions[name] = _move_references({"type": "object", **(tool.parameters or {})}, f"#/$defs/{name}")
+        parameters = {"type": "object", **(tool.parameters or {})}
+        definitions[name] = _move_references(parameters, f"#/$defs/{name}", MAX_TOOL_SCHEMA_DEPTH)
         calls.append(
             {
                 "type": "object",
@@ -223,13 +230,16 @@ def _build_schema(tools: list[ToolDefinition]) -> dict[str, Any]:
     return {"$defs": definitions, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
 
 
-def _move_references(schema: Any, root: str) -> Any:
-    """Return a schema whose references to its own root point to its new place."""
-    if isinstance(schema, list):
-        return [_move_references(item, root) for item in schema]
-    if not isinstance(schema, dict):
+def _move_references(schema: Any, root: str, max_depth: int) -> Any:
+    """Return a schema whose references to its own root point to its new place. Raises InvalidRequest."""
+    if not isinstance(schema, (dict, list)):
         return schema
-    moved = {name: _move_references(value, root) for name, value in schema.items()}
+    if max_depth == 0:
+        message = f"The parameters of a tool are nested more than {MAX_TOOL_SCHEMA_DEPTH} deep."
+        raise InvalidRequest(message, param="tools")
+    if isinstance(schema, list):
+        return [_move_references(item, root, max_depth - 1) for item in schema]
+    moved = {name: _move_references(value, root, max_depth - 1) for name, value in schema.items()}
     reference = schema.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         moved["$ref"] = root + reference[1:]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.codecs import create_stream_passthrough, create_stream_transform, pass_through_response
+from tests.nesting import depths_near_limit
 
 from svc import errors
 from svc.dialects import anthropic, openai
@@ -199,7 +200,7 @@ def test_stream_passthrough_repeated_message_start_is_dropped() -> None:
 
 @pytest.mark.parametrize("client", DIALECTS, ids=lambda dialect: dialect.name)
 def test_stream_deeply_nested_tool_input_is_decoded_or_provider_failed(client: Dialect) -> None:
-    for depth in range(900, 1100):
+    for depth in depths_near_limit():
         transform = create_stream_transform(anthropic.dialect, client, include_usage=True)
         nested = '{"a":' * depth + "1" + "}" * depth
         block = f'{{"type":"tool_use","id":"t","name":"f","input":{nested}}}'

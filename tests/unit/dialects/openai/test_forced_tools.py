@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from tests.nesting import depths_near_limit
 
 from svc.dialects import openai
 from svc.dialects.base import ModelProfile
-from svc.dialects.openai.forced_tools import CallParser
+from svc.dialects.openai.forced_tools import MAX_TOOL_SCHEMA_DEPTH, CallParser
 from svc.errors import InvalidRequest, ProviderFailed
 from svc.wire.chat import FinishReason, StreamDelta, ToolCall, ToolCallArguments, ToolCallStart
 
@@ -83,6 +84,31 @@ def test_encode_request_references_point_to_their_new_place() -> None:
     assert (moved["next"]["$ref"], moved["all"]["$ref"]) == ("#/$defs/tool1/$defs/node", "#/$defs/tool1")
     assert "tools" not in sent
     assert "tool_choice" not in sent
+
+
+def nest_parameters(depth: int) -> dict[str, Any]:
+    """Return parameters of the depth, with a reference inside."""
+    schema: dict[str, Any] = {"$ref": "#"}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+def test_encode_request_parameters_at_the_maximum_depth_are_sent() -> None:
+    sent = encode(tools=[tool("f", **nest_parameters(MAX_TOOL_SCHEMA_DEPTH))], tool_choice="required")
+    assert '"$ref": "#/$defs/tool0"}}' in json.dumps(sent["response_format"]["json_schema"]["schema"])
+
+
+def test_encode_request_deeply_nested_parameters_are_rejected() -> None:
+    variant = openai.dialect.forced_tool_variant
+    assert variant is not None
+    for depth in (MAX_TOOL_SCHEMA_DEPTH + 1, *depths_near_limit()):
+        parameters = '{"items":' * (depth - 1) + "{}" + "}" * (depth - 1)
+        function = f'{{"type":"function","function":{{"name":"f","parameters":{parameters}}}}}'
+        tools = f'"tools":[{function}],"tool_choice":"required"'
+        body = f'{{"model":"m","messages":[{{"role":"user","content":"Hi"}}],{tools}}}'
+        with pytest.raises(InvalidRequest):
+            variant.encode_request(variant.decode_request(body.encode()), ModelProfile("m"))
 
 
 def test_encode_request_named_tool_is_the_only_one() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.codecs import pass_through_response
+from tests.nesting import depths_near_limit
 
 from svc.dialects.openai import dialect
 from svc.errors import ProviderFailed, SvcError
@@ -121,7 +122,7 @@ def test_encode_error_has_openai_error_fields() -> None:
 
 @pytest.mark.parametrize("name", ["content", "thinking"])
 def test_passthrough_deeply_nested_content_is_repaired_or_provider_failed(name: str) -> None:
-    for depth in (1, 100, 400, 900, 2000):
+    for depth in (1, 100, 400, 900, *depths_near_limit()):
         nested = "[" * depth + '{"type":"text","text":"x"}' + "]" * depth
         content = nested if name == "content" else f'[{{"type":"thinking","thinking":{nested}}}]'
         with contextlib.suppress(ProviderFailed):
