@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 
 from svc.errors import UsageError
+from svc.tls_context import without_strict_checks
 
 HTTP_ERRORS = (httpx2.RequestError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError)
 """Exceptions of a request and of reading its response. UnicodeError is raised for an invalid host name."""
@@ -29,12 +30,22 @@ def describe_http_error(error: BaseException) -> str:
     return f"the proxy refused the connection: {reason}" if isinstance(error, httpx2.ProxyError) else reason
 
 
-def select_tls_context(url: str) -> ssl.SSLContext | bool:
+def create_tls_context(*, trust_env: bool = True) -> ssl.SSLContext:
+    """Return the `verify` argument of an httpx2 client, with the certificate authorities that httpx2 chooses.
+
+    With `trust_env`, `SSL_CERT_FILE` and `SSL_CERT_DIR` replace them. Raises OSError for an invalid file.
+    """
+    return without_strict_checks(httpx2.create_ssl_context(trust_env=trust_env))
+
+
+def select_tls_context(url: str, *, trust_env: bool = True) -> ssl.SSLContext:
     """Return the `verify` argument of an httpx2 client that sends requests to one server only.
 
     Without TLS the context trusts nobody, because loading the certificate authorities takes 20 ms.
     """
-    return True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if url.startswith("https:"):
+        return create_tls_context(trust_env=trust_env)
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def supports_http2() -> bool:

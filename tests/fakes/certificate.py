@@ -39,3 +39,32 @@ def context(file: Path) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.load_cert_chain(file)
     return made
+
+
+def private_authority(folder: Path, name: str) -> tuple[Path, Path]:
+    """Write the certificate of an authority, and a certificate that it issued, with its key. Return both files.
+
+    As with many private authorities, the extensions that only RFC 5280 demands are missing.
+    """
+    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "A private authority")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    end = start + datetime.timedelta(days=2)
+    authority = (
+        x509.CertificateBuilder(authority_name, authority_name, authority_key.public_key(), 1, start, end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    issued = (
+        x509.CertificateBuilder(authority_name, subject, key.public_key(), 2, start, end)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    authority_file, issued_file = folder / "authority.pem", folder / "issued.pem"
+    authority_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    issued_file.write_bytes(
+        issued.public_bytes(serialization.Encoding.PEM) + key.private_bytes(serialization.Encoding.PEM, *form)
+    )
+    return authority_file, issued_file

@@ -25,7 +25,7 @@ from svc.bundles.download import DownloadState, PartialFile
 from svc.bundles.oci_credentials import OciCredentials
 from svc.bundles.reference import check_name
 from svc.errors import InvalidRequest, RegistryFailed, UsageError
-from svc.outbound_http import HTTP_ERRORS, checked_environment, describe_http_error
+from svc.outbound_http import HTTP_ERRORS, checked_environment, create_tls_context, describe_http_error
 from svc.wire.bundle import BundleEntry, Signature
 
 BUNDLE_ARTIFACT_TYPE = "application/vnd.svc.bundle.v1"
@@ -124,6 +124,7 @@ class OciRepository:
         with checked_environment():
             self._http = httpx2.Client(
                 headers={"user-agent": "svc", "accept-encoding": "identity"},
+                verify=create_tls_context(),
                 timeout=OCI_TIMEOUT_SECONDS,
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
                 max_redirects=MAX_OCI_REDIRECTS,

@@ -32,7 +32,7 @@ from svc.errors import (
     SvcError,
     UsageError,
 )
-from svc.outbound_http import HTTP_ERRORS, checked_environment, describe_http_error
+from svc.outbound_http import HTTP_ERRORS, checked_environment, create_tls_context, describe_http_error
 from svc.wire.bundle import BundleEntry
 
 log = logging.getLogger("svc.registry")
@@ -94,6 +94,7 @@ class RegistryClient:
         with checked_environment():
             self._http = httpx2.Client(
                 headers={**headers, "authorization": f"Bearer {key}"} if key else headers,
+                verify=create_tls_context(),
                 timeout=httpx2.Timeout(timeout, connect=REGISTRY_CONNECT_TIMEOUT_SECONDS),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
                 max_redirects=MAX_REGISTRY_REDIRECTS,

@@ -121,9 +121,8 @@ def read_states(home: Path) -> dict[str, str]:
     outbound_http = importlib.import_module("svc.outbound_http")  # slow to import
     httpx2 = importlib.import_module("httpx2")
     try:
-        with httpx2.Client(
-            verify=outbound_http.select_tls_context(url), timeout=STATE_TIMEOUT_SECONDS, trust_env=False
-        ) as client:
+        tls = outbound_http.select_tls_context(url, trust_env=False)
+        with httpx2.Client(verify=tls, timeout=STATE_TIMEOUT_SECONDS, trust_env=False) as client:
             response = client.get(f"{url}/models", headers={"authorization": f"Bearer {key}"})
             listed = response.json()["data"]
     except (*outbound_http.HTTP_ERRORS, ValueError, KeyError):

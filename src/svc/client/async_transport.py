@@ -35,7 +35,7 @@ class AsyncTransport:
         self._is_owner = http_client is None
         self.is_direct = direct
         with checked_environment():
-            self._options = http_client_options(base_url, direct)
+            self._options = http_client_options(base_url, direct) if self._is_owner else {}
             self._http_client = http_client or httpx2.AsyncClient(**self._options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: set[asyncio.Task[None]] = set()

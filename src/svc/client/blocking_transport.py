@@ -236,7 +236,7 @@ def http_client_options(base_url: str, direct: bool) -> dict[str, Any]:
         keepalive_expiry=SDK_IDLE_CONNECTION_SECONDS,
     )
     return {
-        "verify": select_tls_context(base_url),
+        "verify": select_tls_context(base_url, trust_env=not direct),
         "http2": supports_http2(),
         "limits": limits,
         "trust_env": not direct,

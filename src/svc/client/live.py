@@ -24,6 +24,7 @@ from svc.client.http_session import HttpSession, error_from_code, error_from_res
 from svc.client.transport import WebSocketConnection
 from svc.errors import GatewayFailed, InvalidRequest, SvcError, UsageError
 from svc.outbound_http import describe_http_error, find_environment_proxy
+from svc.tls_context import create_client_context
 from svc.wire import speech
 
 LIVE_SPEECH_PATH = "/audio/transcriptions/stream"
@@ -69,6 +70,7 @@ async def connect_live(session: HttpSession, connection_options: Mapping[str, An
         "max_size": MAX_LIVE_MESSAGE_BYTES,
         "max_queue": MAX_LIVE_QUEUED_MESSAGES,
         "user_agent_header": None,
+        **({"ssl": create_client_context()} if session.base_url.startswith("https:") else {}),
         **(connection_options or {}),
     }
     websocket_module = plugins.load("client", session.transport.websocket_module)

@@ -10,7 +10,6 @@ import gzip
 import http.client
 import logging
 import random
-import ssl
 import threading
 import time
 import urllib.error
@@ -20,6 +19,7 @@ from email.message import Message
 from typing import IO, Any, Final, Protocol
 
 from svc import __version__
+from svc.tls_context import create_client_context
 from svc.tracing import otlp
 from svc.tracing.settings import PROTOBUF, TraceExportSettings
 from svc.tracing.span import Attributes, Span
@@ -258,9 +258,7 @@ class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
 def _create_opener(settings: TraceExportSettings) -> urllib.request.OpenerDirector:
     handlers: list[Any] = [_RefusedRedirects()]
     if settings.url.startswith("https:"):
-        handlers.append(
-            urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=settings.certificate_path))
-        )
+        handlers.append(urllib.request.HTTPSHandler(context=create_client_context(settings.certificate_path)))
     return urllib.request.build_opener(*handlers)
 
 

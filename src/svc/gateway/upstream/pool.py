@@ -27,6 +27,7 @@ from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.proxy_connector import ProxyConnector
+from svc.tls_context import create_client_context
 
 log = logging.getLogger("svc.gateway")
 
@@ -284,7 +285,7 @@ def default_ssl_context() -> ssl.SSLContext:
     """
     file, folder = os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None
     try:
-        context = ssl.create_default_context(cafile=file, capath=folder if file else None)
+        context = create_client_context(cafile=file, capath=folder if file else None)
     except OSError as error:
         raise UsageError(f"SSL_CERT_FILE={file} contains no certificates in PEM format: {error}.") from error
     context.set_alpn_protocols(["http/1.1"])
