@@ -316,6 +316,14 @@ def test_speak_command_speaks_without_gateway(voices: Path, tmp_path: Path) -> N
     assert soundfile.info(io.BytesIO(written)).duration > 0.2
 
 
+@pytest.mark.parametrize("voice", ["en-gb", "fr-fr"])
+def test_speak_command_voice_whose_file_has_another_name_speaks(voices: Path, tmp_path: Path, voice: str) -> None:
+    registry = {"SVC_REGISTRY_ROOT": str(voices)}
+    done = speak(FOX, "-o", "out.wav", "--model", ESPEAK, "--voice", voice, cwd=tmp_path, **registry)
+    assert done.returncode == 0, done.stderr
+    assert soundfile.info(tmp_path / "out.wav").duration > 1.5
+
+
 def test_speak_command_plays_with_installed_player(voices: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()

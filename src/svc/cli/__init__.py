@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 
 import svc
 from svc import plugins
-from svc.cli._standard_streams import open_closed_streams
+from svc.cli._standard_streams import accept_any_text, open_closed_streams
 from svc.errors import SvcError, UsageError
 
 EXIT_INTERRUPTED = 130
@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 is success, 1 a failure, 2 wrong usage, 130 an interrupt (Ctrl-C), 143 SIGTERM.
     """
     open_closed_streams()
+    accept_any_text()
     arguments = sys.argv[1:] if argv is None else argv
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _is_reloadable(arguments):
         signal.signal(signal.SIGHUP, _ignore_signal)

@@ -29,14 +29,22 @@ from svc.distribution import install_command
 from svc.errors import CommandFailed, UsageError
 from svc.pipeline.batch import PipelineRunner, run_batch
 from svc.pipeline.definition import Pipeline, parse_pipeline
-from svc.pipeline.files import check_output_paths, read_definition, read_input, save_outputs
-from svc.pipeline.inputs import RunInputs, expand_inputs
+from svc.pipeline.files import (
+    check_output_paths,
+    read_definition,
+    read_input,
+    read_standard_input,
+    save_outputs,
+    stage_output_paths,
+)
+from svc.pipeline.inputs import RunInputs, check_outputs_spare_inputs, expand_inputs
 from svc.pipeline.orchestrator import Orchestrator, RunResult
 from svc.pipeline.plan import plan_stages
 from svc.pipeline.stages.base import StageChunk
 
 MAX_INPUT_LIST_BYTES = 64 << 20
 DEFAULT_JOBS = 2
+STANDARD_STREAM = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT_OR_FILE",
         action="append",
         default=[],
-        help="a text, a file, a folder or a glob such as 'talks/*.wav'; repeatable",
+        help="a text, a file, a folder, a glob such as 'talks/*.wav', or - for standard input; repeatable",
     )
     parser.add_argument("--input-list", metavar="FILE", help="one input per line; - for standard input")
     parser.add_argument(
@@ -82,6 +90,13 @@ def run(args: argparse.Namespace) -> int:
     if args.jobs is not None and not 1 <= args.jobs <= 1024:
         raise UsageError("--jobs must be from 1 to 1024.")
     many = inputs.are_many or bool(args.input_list or args.ray)
+    if many and STANDARD_STREAM in args.input:
+        raise UsageError("--input - must be the only input.")
+    if args.output is not None:
+        if str(args.output) == STANDARD_STREAM:
+            raise UsageError("-o needs a file. Without -o, a text is written to standard output.")
+        sources = [args.pipeline, *([args.input_list] if args.input_list else []), *(i.text for i in inputs.items)]
+        check_outputs_spare_inputs([args.output], sources)
     if args.resume and not (many and args.output):
         raise UsageError("--resume needs several inputs, and the output file of the earlier run: -o FILE.jsonl")
     if args.ray:
@@ -107,7 +122,10 @@ def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespa
     if orchestrator.output_kind == "audio" and args.output is None:
         raise UsageError("This pipeline outputs audio: set a file with -o FILE.wav")
     check_output_paths(orchestrator.output_kind, output_path=args.output, keep_folder=args.keep)
-    item = read_input(input_name, orchestrator.input_kind)
+    if args.keep is not None:
+        check_outputs_spare_inputs(stage_output_paths(orchestrator.stages, args.keep), [args.pipeline, input_name])
+    kind = orchestrator.input_kind
+    item = read_standard_input(kind) if input_name == STANDARD_STREAM else read_input(input_name, kind)
     is_drawn = args.watch and sys.stderr.isatty()
     print_chunks = not args.json and args.output is None and not is_drawn
     stages = orchestrator.stages

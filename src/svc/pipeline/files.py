@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +39,26 @@ def load_pipeline(path: str | Path) -> Pipeline:
     return parse_pipeline(read_definition(path), str(path))
 
 
+def read_standard_input(kind: DataKind) -> StageChunk:
+    """Return the text or the WAV file on standard input. Raises UsageError."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("Standard input is closed.")
+    data = sys.stdin.buffer.read(MAX_PIPELINE_INPUT_BYTES + 1)
+    if len(data) > MAX_PIPELINE_INPUT_BYTES:
+        raise UsageError(f"Standard input is larger than {MAX_PIPELINE_INPUT_BYTES >> 20} MiB.")
+    if kind == "audio":
+        return _parse_audio(data, "Standard input")
+    if kind == "image":
+        return ImageFile(data)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise UsageError("Standard input is not UTF-8 text, which this pipeline requires.") from None
+    if not text.strip():
+        raise UsageError("The input is empty.")
+    return text
+
+
 def read_input(text_or_path: str, kind: DataKind) -> StageChunk:
     """Return a text, or the content of a file. Raises UsageError."""
     path = (
@@ -60,16 +81,23 @@ def read_input(text_or_path: str, kind: DataKind) -> StageChunk:
     try:
         if path.stat().st_size > MAX_PIPELINE_INPUT_BYTES:
             raise UsageError(f"{path} is larger than {MAX_PIPELINE_INPUT_BYTES >> 20} MiB.")
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise UsageError(f"{path} is empty.")
+        return text
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8 text, which this pipeline requires.") from None
 
 
 def _read_audio(text_or_path: str, path: Path | None) -> AudioChunk:
+    return _parse_audio(_read_file(text_or_path, path, "audio"), str(path))
+
+
+def _parse_audio(data: bytes, source: str) -> AudioChunk:
     try:
-        wav = parse_wav(_read_file(text_or_path, path, "audio"))
+        wav = parse_wav(data)
     except InvalidRequest as error:
-        raise UsageError(f"{path}: {error.message}") from None
+        raise UsageError(f"{source}: {error.message}") from None
     return AudioChunk(wav.format, bytes(wav.samples))
 
 
@@ -120,13 +148,22 @@ def encode_wav(audio_chunks: Sequence[AudioChunk]) -> bytes:
     return buffer.getvalue()
 
 
+def stage_output_paths(stages: Sequence[str], keep_folder: Path) -> list[Path]:
+    """Return the files that `save_outputs` may write to `keep_folder` for stages with these ids."""
+    stems = [_stage_file_stem(number, stage) for number, stage in enumerate(stages, 1)]
+    return [keep_folder / f"{stem}.{suffix}" for stem in stems for suffix in ("txt", "wav")]
+
+
+def _stage_file_stem(number: int, stage: str) -> str:
+    return f"{number:02}-{re.sub(r'[^A-Za-z0-9._-]+', '_', stage)[:64]}"
+
+
 def save_outputs(outcome: RunOutcome, *, output_path: Path | None = None, keep_folder: Path | None = None) -> RunResult:
     """Write the output, and that of each stage to `keep_folder`: `01-hear.txt`, `02-answer.txt`, `03-speak.wav`."""
     for number, (stage, chunks) in enumerate(outcome.stage_chunks if keep_folder is not None else [], 1):
         if keep_folder is not None and chunks:
             suffix = "txt" if isinstance(chunks[0], str) else "wav"
-            name = re.sub(r"[^A-Za-z0-9._-]+", "_", stage)[:64]
-            write_chunks(chunks, keep_folder / f"{number:02}-{name}.{suffix}")
+            write_chunks(chunks, keep_folder / f"{_stage_file_stem(number, stage)}.{suffix}")
     result = outcome.result
     if output_path is not None and result.output is not None:
         write_chunks(outcome.stage_chunks[-1][1], output_path)

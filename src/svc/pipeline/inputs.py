@@ -6,6 +6,7 @@ import glob
 import itertools
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -119,6 +120,27 @@ def _output_paths(name: str) -> set[str]:
 
 def _overwrites_input(keep_folder: Path, name: str, sources: set[str]) -> bool:
     return any(os.path.realpath(keep_folder / f"{name}{ending}") in sources for ending in ("", ".wav"))
+
+
+def check_outputs_spare_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
+    """Raise UsageError if writing an output would overwrite an input, also through another name of the file."""
+    written = {identity: path for path in outputs if (identity := _file_identity(path)) is not None}
+    if not written:
+        return
+    for text in inputs:
+        path = _existing_file(text)
+        overwritten = written.get(identity) if path and (identity := _file_identity(path)) is not None else None
+        if overwritten is not None:
+            raise UsageError(f"{overwritten} is an input of this run, which the output would overwrite.")
+
+
+def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a regular file, else None."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
 def _existing_file(text: str) -> Path | None:

@@ -152,3 +152,19 @@ def test_main_wrong_usage_message_is_in_plain_terms(args: list[str], error: str,
 def test_chat_without_gateway_names_reason_without_errno(tmp_path: Path) -> None:
     error = "The gateway at http://127.0.0.1:1/v1 cannot be reached: Connection refused. Start one with: svc up"
     assert command("chat", "--gateway", "http://127.0.0.1:1", "hi", SVC_HOME=str(tmp_path)).stderr == f"svc: {error}\n"
+
+
+@pytest.mark.parametrize(("encoding", "printed"), [("latin-1", b"p?th-\xfc.yaml"), ("ascii", b"p?th-?.yaml")])
+def test_output_that_the_locale_cannot_encode_is_no_error(tmp_path: Path, encoding: str, printed: bytes) -> None:
+    pipeline = "name: p→th-ü.yaml\nstages:\n  - {id: p→th-ü.yaml, target: integration, model: gpt-4o-mini}\n"
+    (tmp_path / "p.yaml").write_text(pipeline, encoding="utf-8")
+    environ = {**os.environ, "PYTHONIOENCODING": encoding, "SVC_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "svc", "run", str(tmp_path / "p.yaml"), "--check"],
+        env=environ,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert printed in done.stdout

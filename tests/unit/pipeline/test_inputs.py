@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import wave
 from pathlib import Path
@@ -123,3 +124,69 @@ def test_run_audio_output_is_named_after_input(folder: Path, capsys: pytest.Capt
         with wave.open(path) as made:
             assert made.getnframes() > 0
     assert Path("kept/a/01-voice.wav").read_bytes() == Path("kept/a.wav").read_bytes()
+
+
+# outputs that would overwrite inputs
+
+
+@pytest.mark.parametrize("output", ["in.txt", "p.yaml", "list.txt", "linked.txt", "hard.txt"])
+def test_run_output_that_is_an_input_is_rejected(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    Path("in.txt").write_text("Hi")
+    Path("list.txt").write_text("in.txt\n")
+    Path("linked.txt").symlink_to("in.txt")
+    Path("hard.txt").hardlink_to("in.txt")
+    arguments = ("--input-list", "list.txt") if output == "list.txt" else ("--input", "in.txt")
+    assert run(ASK, *arguments, "-o", output) == 2
+    assert f"{output} is an input of this run" in capsys.readouterr().err
+    assert [Path(name).read_text() for name in ("in.txt", "list.txt", "p.yaml")] == ["Hi", "in.txt\n", ASK]
+    assert gateway.requests == []
+
+
+def test_run_kept_stage_that_is_the_input_is_rejected(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("01-ask.txt").write_text("Hi")
+    assert run(ASK, "--input", "01-ask.txt", "--keep", ".") == 2
+    assert Path("01-ask.txt").read_text() == "Hi"
+    assert run(ASK, "--input", "01-ask.txt", "--keep", "kept") == 0
+
+
+# standard input
+
+
+def set_standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_run_dash_reads_standard_input(gateway: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_standard_input(monkeypatch, "Grüße\n".encode())
+    assert run(ASK, "--input", "-") == 0
+    assert gateway.wait(1).json["messages"] == [{"role": "user", "content": "Grüße\n"}]
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "message"),
+    [
+        (b"\xff", ["--input", "-"], "Standard input is not UTF-8 text"),
+        (b" \n", ["--input", "-"], "The input is empty"),
+        (b"Hi", ["--input", "-", "--input", "a"], "must be the only input"),
+        (b"Hi", ["--input", "a", "-o", "-"], "-o needs a file"),
+        (b"Hi", ["--input", "empty.txt"], "empty.txt is empty"),
+    ],
+)
+def test_run_unusable_input_or_output_is_wrong_use(
+    gateway: FakeProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    data: bytes,
+    arguments: list[str],
+    message: str,
+) -> None:
+    Path("empty.txt").touch()
+    set_standard_input(monkeypatch, data)
+    assert run(ASK, *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert gateway.requests == []
+    assert not Path("-").exists()

@@ -74,24 +74,28 @@ class EspeakLibrary:
         self._lib.espeak_TextToPhonemes.restype = ctypes.c_char_p
         self._lib.espeak_ListVoices.restype = ctypes.POINTER(ctypes.POINTER(_EspeakVoiceEntry))
         self.voice_names = self._list_voice_names()
-        """The voices by their language codes, such as `en-us`."""
+        """The names of the voices by their language codes, such as `en-us`."""
         self._sample_chunks: list[bytes] = []
         self._callback = _Callback(self._on_samples)  # keeps the callback alive: the library calls it
         self._lib.espeak_SetSynthCallback(self._callback)
 
-    def _list_voice_names(self) -> frozenset[str]:
+    def _list_voice_names(self) -> dict[str, bytes]:
         entries = self._lib.espeak_ListVoices(None)
-        names: set[str] = set()
+        names: dict[str, bytes] = {}
         index = 0
         while entries[index]:  # a null pointer ends the list
-            languages = entries[index].contents.languages or b""
-            names.add(languages[1:].decode("utf-8", "replace"))
+            entry = entries[index].contents
+            names.setdefault((entry.languages or b"")[1:].decode("utf-8", "replace"), entry.name or b"")
             index += 1
-        return frozenset(names)
+        return names
 
     def set_voice(self, voice: str, rate: int) -> None:
         """Set the voice. Raises PipelineFailed if it does not exist."""
-        if self._lib.espeak_SetVoiceByName(voice.encode()) != 0:
+        # The library knows a voice by its file and its name. A few files, such as that of `en-gb`, have other names.
+        if not any(
+            name and self._lib.espeak_SetVoiceByName(name) == 0
+            for name in (voice.encode(), self.voice_names.get(voice, b""))
+        ):
             raise PipelineFailed(f"espeak-ng has no voice {voice[:40]!r}.")
         self._lib.espeak_SetParameter(ESPEAK_RATE_PARAMETER, rate, 0)
 
