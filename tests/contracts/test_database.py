@@ -26,6 +26,7 @@ from svc.stores.database.base import (
     budget_period_start,
 )
 from svc.stores.database.factory import open_database
+from svc.stores.database.postgres import PostgresDatabase
 from svc.stores.database.sql import SqlDatabase
 from tests.unit.gateway.accounting import generate_ledger
 
@@ -47,6 +48,17 @@ def test_postgres_connection_failure_names_host_and_reason_without_password(post
     assert 'database "no_such_database" does not exist' in caught.value.message
     assert "hunter2" not in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_postgres_repeated_statements_are_not_prepared(postgres: Callable[[], str]) -> None:
+    """Behind a pooler, the next transaction can have a server connection with other prepared statements."""
+    database = PostgresDatabase(postgres())
+    database.migrate()
+    for number in range(20):
+        database.put_key(make_key(f"key_{number}"))
+        database.list_keys()
+    assert database._run_statement("SELECT statement FROM pg_prepared_statements").fetchall() == []
+    database.close()
 
 
 def make_key(id: str, **fields: object) -> StoredKey:

@@ -68,6 +68,9 @@ class PostgresDatabase(SqlDatabase):
                 connect_timeout=POSTGRES_CONNECT_TIMEOUT_SECONDS,
                 tcp_user_timeout=10_000,
                 application_name="svc",
+                # A pooler such as PgBouncer gives each transaction another server connection, on which the name of a
+                # prepared statement can be missing, or be that of another statement.
+                prepare_threshold=None,
             )
             self._connection.timeout_seconds = self._timeout_seconds
             self._connection.execute(SESSION_SETTINGS_SQL)
