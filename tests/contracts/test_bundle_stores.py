@@ -10,6 +10,7 @@ import pytest
 from obstore.store import S3Store
 
 from svc.errors import AlreadyExists, BundleNotFound, InvalidBundle, InvalidRequest, RegistryFailed, UsageError
+from svc.stores.bundles import s3
 from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.s3 import BucketStore, check_bucket
@@ -172,3 +173,41 @@ def test_check_bucket_wrong_credentials_raise_usage_error(bucket, monkeypatch):
     with pytest.raises(UsageError, match="s3://bundles/checked") as caught:
         check_bucket("s3://bundles/checked", os.environ)
     assert "another-secret" not in caught.value.message
+
+
+def test_check_bucket_wrong_credentials_name_code_and_settings(bucket, monkeypatch):
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
+    with pytest.raises(UsageError) as caught:
+        check_bucket("s3://bundles/checked", os.environ)
+    assert "status 403 Forbidden: SignatureDoesNotMatch: The request signature" in caught.value.message
+    assert "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY" in caught.value.message
+    assert "<?xml" not in caught.value.message
+
+
+def test_bucket_store_failed_list_is_reported_again_without_another_request(bucket, tmp_path, monkeypatch, caplog):
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(s3, "MAX_RECORD_LIST_AGE_SECONDS", 0.0)
+    with BucketStore("s3://bundles/waiting", tmp_path / "state", os.environ) as store:
+        working, store.bucket = (
+            store.bucket,
+            S3Store(
+                "bundles",
+                endpoint=f"http://127.0.0.1:{closed_port()}",
+                client_options={"allow_http": True},
+                retry_config={"max_retries": 0},
+            ),
+        )
+        with pytest.raises(RegistryFailed):
+            store.refresh()
+        monkeypatch.setattr(s3, "MAX_RECORD_LIST_AGE_SECONDS", 3600.0)
+        with pytest.raises(RegistryFailed) as caught:
+            store.refresh()
+        assert "s3://bundles/waiting" in caught.value.reason
+        assert caplog.text.count("the bucket failed") == 1
+        monkeypatch.setattr(s3, "MAX_RECORD_LIST_AGE_SECONDS", 0.0)
+        store.bucket = working
+        store.refresh()
+        assert list(store.entries()) == []

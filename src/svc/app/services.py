@@ -265,20 +265,15 @@ def _bundle_fetcher(settings: Settings) -> Callable[[str], object] | None:
         root=settings.registry_root,
         registry=url,
         key=environ.get("SVC_REGISTRY_KEY") or environ.get("SVC_API_KEY") or None,
-        trusted_keys=_trusted_keys(settings),
+        trusted_keys=bundles.read_trusted_keys(environ),
         warn=log.warning,
     )
     return lambda reference: bundles.resolve_bundle(reference, options)
 
 
-def _trusted_keys(settings: Settings) -> tuple[str, ...]:
-    """Return the public keys whose signatures of bundles are trusted."""
-    return tuple(key.strip() for key in settings.environ.get("SVC_TRUSTED_KEYS", "").split(",") if key.strip())
-
-
 def _bundle_access(settings: Settings, registry_url: str | None) -> BundleAccess:
     return BundleAccess(
         functools.partial(open_store, settings.registry_root, settings.environ),
-        _trusted_keys(settings),
+        bundles.read_trusted_keys(settings.environ),
         registry_url or settings.environ.get("SVC_REGISTRY_URL") or None,
     )

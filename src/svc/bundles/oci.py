@@ -292,6 +292,7 @@ class OciRepository:
             if response.status_code != 200:
                 raise RegistryFailed(
                     f"The token service of {self._reference.origin} returned status {response.status_code}."
+                    f"{self._status_hint(response.status_code, '')}"
                 )
             data = self._read(response, MAX_TOKEN_RESPONSE_BYTES)
         try:
@@ -305,7 +306,19 @@ class OciRepository:
     def _check_status(self, response: httpx2.Response, *statuses: int) -> None:
         if response.status_code not in statuses:
             detail = http_client.sanitize_text(self._read(response, 2000).decode("utf-8", "replace"), 200)
-            raise RegistryFailed(f"{self._reference.origin} returned status {response.status_code}: {detail}")
+            hint = self._status_hint(response.status_code, detail)
+            raise RegistryFailed(f"{self._reference.origin} returned status {response.status_code}: {detail}{hint}")
+
+    def _status_hint(self, status: int, detail: str) -> str:
+        """Return what to do, or nothing."""
+        host = self._reference.origin.partition("://")[2]
+        if status == 400 and self._origin.scheme == "http" and "HTTPS" in detail:
+            return f" Its references begin with https://{host}/"
+        if status == 401 and self._credentials is None:
+            return f" Log in with: docker login {host}, or set SVC_OCI_USER and SVC_OCI_PASSWORD."
+        if status in (401, 403):
+            return " The registry refuses these credentials: check SVC_OCI_USER, or log in again with docker login."
+        return ""
 
 
 def manifest_annotations(entry: BundleEntry) -> dict[str, str]:

@@ -122,6 +122,13 @@ def describe_yanked(
     return f"Version {version} of {model_id} is yanked. To use it, give its version: {model_id}@{version}"
 
 
+def list_other_platforms(reference: BundleReference, entries: Iterable[BundleEntry]) -> str:
+    """Return the platforms that have a bundle of the reference, for an error. Empty without any."""
+    known_entries = list(entries)
+    platforms = sorted({entry.target for entry in known_entries if entry.model_id == reference.model_id})
+    return ", ".join(name for name in platforms if select_entry(reference, known_entries, (name,)) is not None)
+
+
 def _resolve_version(reference: BundleReference, entries: list[BundleEntry]) -> str | None:
     requested = reference.version
     if requested is not None and any(entry.version == requested for entry in entries):

@@ -50,7 +50,7 @@ MAX_REGISTRY_REDIRECTS = 5
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 KEY_MISSING_HINT = "this registry needs a key: set SVC_REGISTRY_KEY (publishing needs the scope registry:write)."
-KEY_SOURCE_HINT = "The key comes from SVC_REGISTRY_KEY, else from SVC_API_KEY."
+KEY_SOURCE_HINT = "the key comes from SVC_REGISTRY_KEY, else from SVC_API_KEY"
 
 _ERRORS_BY_CODE = {
     error.code: error
@@ -208,7 +208,7 @@ class RegistryClient:
         error_class = _ERRORS_BY_CODE.get(detail.code or "", RegistryFailed)
         message = http_client.sanitize_text(detail.message, 2000) or f"it returned status {response.status_code}"
         if error_class is AuthenticationFailed:  # the server's message names headers, which users do not set
-            message = f"{message} {KEY_SOURCE_HINT}" if self._key else KEY_MISSING_HINT
+            message = f"{message} ({KEY_SOURCE_HINT})." if self._key else KEY_MISSING_HINT
         return error_class(f"{self.url}: {message}")
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def _remove(name: str) -> int:
 def _not_installed(name: str) -> CommandFailed:
     """Return the error for a model that cannot be removed, with those that can."""
     own_recipes, root, home = base.home() / "recipes", base.registry_root(), base.home()
-    recipe_names = [each for each in list_recipes(own_recipes) if make.is_made(load_recipe(each, own_recipes), root)]
+    recipe_names = [name for name, recipe in _valid_recipes(own_recipes).items() if make.is_made(recipe, root)]
     added = [model.name for model in find_added_models(home)]
     bundles = find_local_models(settings.Settings(home=home, environ=os.environ))
     names = ", ".join(sorted({*recipe_names, *added, *bundles})) or "none"
@@ -124,14 +125,14 @@ def _check_unused(name: str) -> None:
 def _list(as_json: bool) -> int:
     own_recipes, root, home = base.home() / "recipes", base.registry_root(), base.home()
     states = _model_files.read_states(home)
-    recipe_names = list_recipes(own_recipes)
-    rows = [_describe_model(name, load_recipe(name, own_recipes), root, states) for name in recipe_names]
+    recipes = _valid_recipes(own_recipes)
+    rows = [_describe_model(name, recipe, root, states) for name, recipe in recipes.items()]
     rows += [_model_files.describe(model, states) for model in find_added_models(home)]
     bundles = find_local_models(settings.Settings(home=home, environ=os.environ))
     rows += [
         _model_files.describe_bundle(model, states)
         for name, model in sorted(bundles.items())
-        if not model.source and name not in recipe_names
+        if not model.source and name not in recipes
     ]
     if as_json:
         base.print_json(rows)
@@ -143,6 +144,17 @@ def _list(as_json: bool) -> int:
         table.append((row["name"], row["version"], row["licence"], megabytes, added, state, row["description"]))
     base.print_table(table, state_column=4)
     return 0
+
+
+def _valid_recipes(own_recipes: Path) -> dict[str, Recipe]:
+    """Return all recipes by name. An invalid one is reported on standard error, and does not hide the others."""
+    recipes = {}
+    for name in list_recipes(own_recipes):
+        try:
+            recipes[name] = load_recipe(name, own_recipes)
+        except (UsageError, OSError) as error:
+            print(f"svc: {own_recipes / f'{name}.toml'}: {error}", file=sys.stderr)
+    return recipes
 
 
 def _describe_model(name: str, recipe: Recipe, root: Path, states: Mapping[str, str]) -> dict[str, Any]:

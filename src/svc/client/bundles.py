@@ -12,7 +12,7 @@ import contextlib
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -31,7 +31,7 @@ from svc.bundles.download import (
     PartialFile,
 )
 from svc.bundles.platform import compatible_platforms
-from svc.bundles.reference import BundleReference, describe_yanked, parse_reference, select_entry
+from svc.bundles.reference import BundleReference, describe_yanked, list_other_platforms, parse_reference, select_entry
 from svc.bundles.remote_metadata import read_remote_metadata
 from svc.distribution import install_command
 from svc.errors import BundleNotFound, CommandFailed, RegistryUnreachable, UsageError
@@ -73,6 +73,18 @@ class ResolveOptions(msgspec.Struct, frozen=True):
     warn: Callable[[str], None] = warnings.warn
     file: bool = False
     """Whether the bundle's archive is needed, not only its content."""
+
+
+def read_trusted_keys(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the public keys of `SVC_TRUSTED_KEYS`. Raises UsageError if it is set and has none.
+
+    Without keys, unsigned bundles are accepted. A list of empty entries must not have this effect by mistake.
+    """
+    text = environ.get("SVC_TRUSTED_KEYS", "")
+    keys = tuple(key.strip() for key in text.split(",") if key.strip())
+    if text and not keys:
+        raise UsageError("SVC_TRUSTED_KEYS is set, but has no key. Unset it to accept bundles without a signature.")
+    return keys
 
 
 def resolve_bundle(text: str, options: ResolveOptions) -> Bundle:
@@ -139,7 +151,9 @@ def _find_bundle(
         if yanked := describe_yanked(reference, known_entries, platforms):
             raise BundleNotFound(yanked)
         locations = f"on this machine or at {options.registry}" if options.registry else NO_REGISTRY_MESSAGE
-        raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {locations}.")
+        others = list_other_platforms(reference, known_entries)
+        hint = f" Other platforms have it: {others}." if others else ""
+        raise BundleNotFound(f"There is no bundle {reference} for {' or '.join(platforms)} {locations}.{hint}")
     return local_by_key.get(entry.key) or _download_and_unpack(store, entry, options)
 
 

@@ -18,7 +18,7 @@ from svc import plugins
 from svc.bundles.download import REGISTRY_TIMEOUT_SECONDS
 from svc.bundles.metadata import BundleMetadata
 from svc.bundles.platform import compatible_platforms
-from svc.bundles.reference import describe_yanked, parse_reference, select_entry
+from svc.bundles.reference import describe_yanked, list_other_platforms, parse_reference, select_entry
 from svc.client import bundles
 from svc.client.config import current_config
 from svc.errors import BundleNotFound, PipelineFailed, RegistryFailed, SvcError
@@ -57,14 +57,13 @@ def bundle_options(
     home = Path(environ.get("SVC_HOME") or "~/.svc")
     root = registry.local_path or environ.get("SVC_REGISTRY_ROOT") or home / "registry"
     config = current_config()
-    trusted = environ.get("SVC_TRUSTED_KEYS", "").split(",")
     registry_url = registry.remote.base_url if registry.remote else None
     timeout_ms = registry.remote.timeout_ms if registry.remote else None
     return bundles.ResolveOptions(
         root=Path(root).expanduser(),
         registry=registry_url or config.registry or environ.get("SVC_REGISTRY_URL") or None,
         key=environ.get("SVC_REGISTRY_KEY") or config.api_key or environ.get("SVC_API_KEY") or None,
-        trusted_keys=tuple(key.strip() for key in trusted if key.strip()),
+        trusted_keys=bundles.read_trusted_keys(environ),
         report=report,
         timeout=timeout_ms / 1000 if timeout_ms else REGISTRY_TIMEOUT_SECONDS,
     )
@@ -217,5 +216,7 @@ def _find_remote_entry(reference: str, options: bundles.ResolveOptions) -> Bundl
         if yanked := describe_yanked(parsed, remote_entries, platforms):
             raise BundleNotFound(yanked)
         searched = f"on this machine or at {options.registry}" if options.registry else bundles.NO_REGISTRY_MESSAGE
-        raise BundleNotFound(f"There is no bundle {reference} {searched}.")
+        others = list_other_platforms(parsed, remote_entries)
+        hint = f" Other platforms have it: {others}." if others else ""
+        raise BundleNotFound(f"There is no bundle {reference} {searched}.{hint}")
     return entry

@@ -95,11 +95,13 @@ def test_oci_pull_interrupted_resumes(oci, machine, tmp_path):
 
 def test_oci_push_unauthorized_prints_one_line(oci, machine, tmp_path):
     path = make_bundle(tmp_path / "m.xyb")
-    for environ in ({}, {"SVC_OCI_USER": "u", "SVC_OCI_PASSWORD": "wrong"}):
+    wrong = {"SVC_OCI_USER": "u", "SVC_OCI_PASSWORD": "wrong"}
+    for environ, advice in (({}, f"docker login 127.0.0.1:{oci}, or set"), (wrong, "refuses these credentials")):
         output = (
             machine().run("registry", "push", path, "--oci", f"127.0.0.1:{oci}/team/m:9", check=1, **environ).stderr
         )
         assert "401" in output
+        assert advice in output
         assert len(output.splitlines()) == 1
 
 

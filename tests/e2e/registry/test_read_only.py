@@ -44,6 +44,9 @@ def test_registry_read_only_folder_reads_and_explains_writes(machine, read_only,
     assert [line.split()[0] for line in two.run("registry", "ls").stdout.splitlines()] == ["MODEL", "a", "b"]
     assert two.run("registry", "verify").stdout.split() == ["ok", "a/1/any", "ok", "b/1/any"]
     assert two.run("registry", "pull", "a@1").stdout == f"a@1 {root}/a/1/any/content\n"
+    advice = "is on a read-only file system. To write elsewhere, set SVC_REGISTRY_ROOT, or SVC_HOME.\n"
+    assert advice in two.run("registry", "gc", check=1).stderr
+    assert f"svc: {root}/signing.key {advice}" in two.run("registry", "sign-key", check=1, SVC_HOME=str(root)).stderr
     bundle = make_bundle(tmp_path / "c.xyb", "c", "1")
     assert "svc: The registry's records cannot be written: check " in two.run("registry", "yank", "a@1", check=1).stderr
     assert "svc: The registry's folder cannot be written: check " in two.run("registry", "add", bundle, check=1).stderr

@@ -231,6 +231,34 @@ def test_pull_requires_signature_of_trusted_key(served, machine, tmp_path):
     assert not (three.root / "m").exists()
 
 
+@pytest.mark.parametrize("action", ["add", "push"])
+def test_signing_published_bundle_without_its_signature_is_an_error(served, machine, tmp_path, action):
+    one = machine(SVC_REGISTRY_KEY="k1", SVC_REGISTRY_URL=served.url)
+    one.run("registry", "sign-key")
+    signed = make_bundle(tmp_path / "n.xyb", "n", "1")
+    for _ in range(2):
+        one.run("registry", action, "--sign", signed)
+    error = one.run("registry", action, "--sign", tmp_path / "m.xyb", check=1).stderr
+    assert error.startswith("svc: m/1.0/any was published before without this signature")
+
+
+def test_trusted_keys_without_a_key_are_an_error(served, machine):
+    two = machine("two", SVC_REGISTRY_URL=served.url, SVC_TRUSTED_KEYS=" , ")
+    assert "SVC_TRUSTED_KEYS is set, but has no key." in two.run("registry", "pull", "m", check=2).stderr
+
+
+def test_bundle_of_other_platform_error_names_platforms(served, machine, tmp_path):
+    for platform in ("ios-arm64", "macos-arm64"):
+        bundle = make_bundle(tmp_path / "p.xyb", "p", "2")
+        machine().run("registry", "add", bundle, "--platform", platform)
+    two = machine("two", SVC_REGISTRY_URL=served.url, SVC_REGISTRY_KEY="k1")
+    error = two.run("registry", "pull", "p@2", check=1).stderr
+    assert "Other platforms have it: ios-arm64, macos-arm64." in error
+    assert "Other" not in two.run("registry", "pull", "p@3", check=1).stderr
+    error = two.run("registry", "yank", "p@2", "--registry", served.url, check=1).stderr
+    assert error.endswith(", only for ios-arm64, macos-arm64.\n")
+
+
 def test_mirror_killed_resumes(machine, tmp_path):
     one = machine()
     for name in ("a", "b"):

@@ -240,6 +240,13 @@ def test_oci_deeply_nested_manifest_raises_registry_failed(serve):
         client(serve(lambda request: Answer(body=body))).fetch_manifest()
 
 
+def test_oci_plaintext_request_to_tls_server_names_the_scheme(serve):
+    server = serve(lambda request: Answer(400, body=b"Client sent an HTTP request to an HTTPS server."))
+    with pytest.raises(RegistryFailed) as caught:
+        client(server).fetch_manifest()
+    assert caught.value.message.endswith(f" Its references begin with https://{server.url.partition('://')[2]}/")
+
+
 def test_oci_error_text_escapes_control_characters(serve):
     answer = Answer(500, body="\x1b[2J\u202eoops".encode())
     with pytest.raises(RegistryFailed) as caught:

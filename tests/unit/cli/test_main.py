@@ -112,6 +112,16 @@ def test_models_rm_of_model_in_use_is_rejected(name: str, tmp_path: Path) -> Non
     assert "not installed" in command("models", "rm", "espeak-en-us", SVC_HOME=str(tmp_path)).stderr
 
 
+def test_models_ls_invalid_recipe_is_reported_and_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "broken.toml").write_text("x")
+    result = command("models", "ls", SVC_HOME=str(tmp_path))
+    assert result.returncode == 0
+    assert "smollm2-135m" in result.stdout
+    assert result.stderr.startswith(f"svc: {tmp_path}/recipes/broken.toml: The recipe broken is not valid: ")
+    assert "'nope' is not installed" in command("models", "rm", "nope", SVC_HOME=str(tmp_path)).stderr
+
+
 def test_models_rm_of_unknown_model_lists_installed_ones(tmp_path: Path) -> None:
     result = command("models", "rm", "nope", SVC_HOME=str(tmp_path))
     assert result.returncode == 1

@@ -10,8 +10,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import errno
 
 from svc import plugins
+from svc.errors import CommandFailed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action."""
-    status: int = plugins.load("cli.registry", args.action).run(args)
+    """Run the action. Raises CommandFailed if it must write to a file system that is mounted read-only."""
+    try:
+        status: int = plugins.load("cli.registry", args.action).run(args)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        raise CommandFailed(
+            f"{error.filename} is on a read-only file system. To write elsewhere, set SVC_REGISTRY_ROOT, or SVC_HOME."
+        ) from error
     return status

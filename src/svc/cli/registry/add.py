@@ -27,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Publish the file. Publishing the same bytes again succeeds."""
     draft = read_draft(args.file, args.platform)
-    if args.sign:
-        draft = msgspec.structs.replace(draft, signatures=(base.sign_bundle(args.file, draft),))
+    signature = base.sign_bundle(args.file, draft) if args.sign else None
+    if signature is not None:
+        draft = msgspec.structs.replace(draft, signatures=(signature,))
     size = args.file.stat().st_size
     with base.open_store(args) as store, shared.ProgressBar() as progress:
         upload = store.create_upload(size)
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
             upload.close()
             raise
         entry, created = store.publish(upload, draft)
+    base.require_signature(entry, signature)
     if args.json:
         base.print_entries([entry], as_json=True, locate=store.location)
     else:

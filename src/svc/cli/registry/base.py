@@ -18,9 +18,9 @@ from svc.bundles.digest import sha256_file
 from svc.bundles.download import DownloadProgress
 from svc.bundles.oci_credentials import OciCredentials, find_credentials
 from svc.bundles.platform import compatible_platforms
-from svc.bundles.reference import describe_yanked, parse_reference, select_entry
+from svc.bundles.reference import describe_yanked, list_other_platforms, parse_reference, select_entry
 from svc.cli import base
-from svc.client.bundles import ResolveOptions
+from svc.client.bundles import ResolveOptions, read_trusted_keys
 from svc.distribution import install_command
 from svc.errors import BundleNotFound, CommandFailed, UsageError
 from svc.stores.bundles import factory
@@ -85,6 +85,8 @@ def find_entry(text: str, entries: Iterable[BundleEntry], platform: str | None) 
         match = select_entry(reference, all_entries, platforms)
         if match is None and (yanked := describe_yanked(reference, all_entries, platforms)):
             raise BundleNotFound(yanked)
+        if match is None and (others := list_other_platforms(reference, all_entries)):
+            raise BundleNotFound(f"There is no bundle {text} for {' or '.join(platforms)}, only for {others}.")
     if match is None:
         raise BundleNotFound(f"There is no bundle {text}; see: svc registry ls")
     return match
@@ -100,13 +102,12 @@ def registry_url(args: argparse.Namespace) -> str:
 
 def resolve_options(args: argparse.Namespace, on_progress: DownloadProgress | None) -> ResolveOptions:
     """Return the resolve options of the command line and the environment."""
-    trusted = os.environ.get("SVC_TRUSTED_KEYS", "").split(",")
     return ResolveOptions(
         root=local_root(args),
         registry=args.registry or os.environ.get("SVC_REGISTRY_URL") or None,
         key=publishing_key(),
         platform=getattr(args, "platform", None),
-        trusted_keys=tuple(key.strip() for key in trusted if key.strip()),
+        trusted_keys=read_trusted_keys(os.environ),
         limits=limits_from_environ(os.environ),
         report=on_progress,
         warn=print_warning,
@@ -163,6 +164,15 @@ def sign_bundle(file: Path, draft: BundleDraft) -> Signature:
     )
     signature: Signature = load_signing_module().sign(entry, signing_key_path())
     return signature
+
+
+def require_signature(entry: BundleEntry, signature: Signature | None) -> None:
+    """Raise CommandFailed if the published entry lacks the signature: a published entry never changes."""
+    if signature is not None and signature not in entry.signatures:
+        raise CommandFailed(
+            f"{entry.key} was published before without this signature, and a published bundle does not change. "
+            "To sign it, publish it as another version."
+        )
 
 
 def require_file(path: Path) -> None:

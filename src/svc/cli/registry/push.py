@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     draft = add.read_draft(args.file, args.platform)
     size = args.file.stat().st_size
     headers = {}
-    if args.sign:
-        signature = base.sign_bundle(args.file, draft)
+    signature = base.sign_bundle(args.file, draft) if args.sign else None
+    if signature is not None:
         headers["x-svc-signature"] = f"{signature.key} {signature.value}"
     with shared.ProgressBar() as progress:
 
@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
                     progress(f"pushing {draft.key}", done, size)
 
         entry, created = client.publish(draft.key, size, read_blocks(), headers)
+    base.require_signature(entry, signature)
     if args.json:
         base.print_entries([entry], as_json=True)
     else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
 import uuid
@@ -23,17 +24,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
-from obstore.store import S3Store
 
 from svc.bundles import index_parser
 from svc.bundles.archive import limits_from_environ
 from svc.errors import AlreadyExists, BundleNotFound, RegistryFailed, UsageError
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
+from svc.stores.bundles.bucket_connection import error_reason, open_bucket
 from svc.stores.bundles.maintenance import remove_abandoned
 from svc.stores.bundles.resumable_upload import remove_expired_uploads
 from svc.stores.bundles.upload import BundleUpload, CompleteFile
@@ -45,7 +45,6 @@ MAX_RECORD_LIST_AGE_SECONDS = 1.0
 """Maximum age of the list of records."""
 ORPHAN_GRACE_PERIOD = timedelta(days=1)
 """Minimum age of blobs that `gc` removes: younger ones may belong to a running publish."""
-CHECK_TIMEOUT = timedelta(seconds=5)
 PRESIGNED_URL_LIFETIME = timedelta(hours=1)
 READ_CHUNK_BYTES = 4 << 20
 READER_THREADS = 16
@@ -59,12 +58,7 @@ class BucketStore:
 
     def __init__(self, url: str, work_dir: Path, environ: Mapping[str, str], *, proxy: bool = False) -> None:
         self.limits = limits_from_environ(environ)
-        parts = urlsplit(url)
-        if parts.scheme != "s3" or not parts.netloc:
-            raise UsageError(f"{url!r} is not the URL of a bucket, such as s3://BUCKET/PREFIX.")
-        self.bucket: Any = S3Store(
-            parts.netloc, prefix=parts.path.strip("/") or None, client_options={"allow_http": _allows_http(environ)}
-        )
+        self.bucket: Any = open_bucket(url, environ)
         self._url = url.rstrip("/")
         self.work_dir = work_dir
         for name in ("uploads", "downloads", "locks"):
@@ -79,6 +73,8 @@ class BucketStore:
         """Keys of records that cannot be decoded."""
         self._yanked: frozenset[str] = frozenset()
         self._listed_at = 0.0
+        self._failed_at = -math.inf
+        self._failure = RegistryFailed("")
         self._reader_pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="s3")
         self._check_conditional_put(url)
         self._read_snapshot()
@@ -100,7 +96,7 @@ class BucketStore:
             is_overwritten = self._create_object(path, b"2")
             obstore.delete(self.bucket, path)
         except BaseError as error:
-            raise UsageError(f"The bucket {url} cannot be used: {_error_reason(error)}") from error
+            raise UsageError(f"The bucket {url} cannot be used: {error_reason(error)}") from error
         if is_overwritten:
             raise UsageError(
                 f"The server of {url} overwrites existing objects (it ignores If-None-Match), so publishes could "
@@ -109,7 +105,7 @@ class BucketStore:
 
     def _to_registry_error(self, error: BaseError, action: str = "respond") -> RegistryFailed:
         """Return the error for a client. Only the log and commands get its reason, which may hold an address."""
-        reason = f"{self._url}: {_error_reason(error)}"
+        reason = f"{self._url}: {error_reason(error)}"
         log.error("the bucket failed: %s", reason)
         return RegistryFailed(f"The registry's bucket does not {action}.", reason=reason)
 
@@ -130,8 +126,15 @@ class BucketStore:
     # records
 
     def refresh(self) -> None:
-        """Load the records of other servers, unless they were loaded within MAX_RECORD_LIST_AGE_SECONDS."""
+        """Load the records of other servers, unless they were loaded within MAX_RECORD_LIST_AGE_SECONDS.
+
+        Raises RegistryFailed. A failure is reported to all callers that waited for it, and for as long as a success:
+        each further attempt at a bucket that hangs would wait for its own timeout.
+        """
+        requested_at = time.monotonic()
         with self._lock:
+            if self._failed_at > min(requested_at, time.monotonic() - MAX_RECORD_LIST_AGE_SECONDS):
+                raise RegistryFailed(self._failure.message, reason=self._failure.reason)
             if time.monotonic() - self._listed_at >= MAX_RECORD_LIST_AGE_SECONDS:
                 self._load_records()
 
@@ -144,9 +147,10 @@ class BucketStore:
                 if entry is not None:
                     self._records[entry.key] = entry
         except BaseError as error:
-            raise self._to_registry_error(error) from error
+            self._failure, self._failed_at = self._to_registry_error(error), time.monotonic()
+            raise self._failure from error
         self._yanked = yanked
-        self._listed_at = time.monotonic()
+        self._listed_at, self._failed_at = time.monotonic(), -math.inf
         if len(missing) >= MIN_NEW_RECORDS_PER_SNAPSHOT:
             obstore.put(self.bucket, "snapshot.json", msgspec.json.encode(list(self._records.values())))
 
@@ -342,35 +346,15 @@ class BucketStore:
             raise self._to_registry_error(error) from error
 
 
-def _allows_http(environ: Mapping[str, str]) -> bool:
-    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
-    return endpoint.startswith("http://")
-
-
-def _error_reason(error: BaseError) -> str:
-    """Return the first line. The rest is debug output of the library."""
-    return str(error).partition("\n")[0][:300]
-
-
 def check_bucket(url: str, environ: Mapping[str, str]) -> None:
     """Create an object in the bucket and delete it, without long retries. Raises UsageError with the reason."""
-    parts = urlsplit(url)
-    bucket = S3Store(
-        parts.netloc,
-        prefix=parts.path.strip("/") or None,
-        client_options={
-            "allow_http": _allows_http(environ),
-            "timeout": CHECK_TIMEOUT,
-            "connect_timeout": CHECK_TIMEOUT,
-        },
-        retry_config={"max_retries": 0, "retry_timeout": CHECK_TIMEOUT},
-    )
+    bucket = open_bucket(url, environ, is_check=True)
     path = f"probe/{uuid.uuid4().hex}"
     try:
         obstore.put(bucket, path, b"1", mode="create")
         obstore.delete(bucket, path)
     except BaseError as error:
-        raise UsageError(f"The bucket {url} cannot be used: {_error_reason(error)}") from error
+        raise UsageError(f"The bucket {url} cannot be used: {error_reason(error)}") from error
 
 
 def _new_entry(draft: BundleDraft, upload: BundleUpload | CompleteFile, created: str | None) -> BundleEntry:
