@@ -186,12 +186,13 @@ export class Client extends ChatClient {
   /** Return the pipeline of a definition: YAML, or an object. Throws UsageError that names what is wrong. */
   pipeline(definition: string | PipelineDefinition): Pipeline {
     return new Pipeline(definition, {
-      chat: (text, stageOptions, model, signal) => {
+      chat: (text, stageOptions, model, requestOptions) => {
         const { system_prompt: system, timeout_s: timeout, gateway_url: gatewayUrl, ...parameters } = stageOptions;
         const client = gatewayUrl === undefined ? this : new ChatClient({ ...this.getOptions(), gatewayUrl });
         const messages = [...(system ? [{ role: "system" as const, content: system }] : []), { role: "user" as const, content: text }];
-        if (timeout === undefined) return client.chat(messages, { model, signal, ...parameters });
-        return withDeadline(client, timeout * 1000, signal, (options) => client.chat(messages, { model, ...options, ...parameters }));
+        if (timeout === undefined) return client.chat(messages, { model, ...requestOptions, ...parameters });
+        const timeoutMs = Math.min(timeout * 1000, requestOptions.timeoutMs ?? Infinity);
+        return withDeadline(client, timeout * 1000, requestOptions.signal, ({ signal }) => client.chat(messages, { model, signal, timeoutMs, ...parameters }));
       },
       bundle: (reference, registryUrl, signal) => this.bundle(reference, { registryUrl, signal }),
     });

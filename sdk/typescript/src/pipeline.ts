@@ -9,10 +9,12 @@ import { withV1Suffix } from "./address.js";
 import type { Bundle } from "./bundles.js";
 import type { ChatUsage } from "./chat-client.js";
 import { InvalidRequest, PipelineFailed, SvcError, UsageError } from "./errors.js";
+import { checkTimeout, type RequestOptions } from "./http.js";
 import { parseReference } from "./reference.js";
 import { parseYaml } from "./yaml.js";
 
 const MAX_STAGES = 100;
+const INPUT_KINDS = ["text", "audioraw", "image"];
 
 export interface StageOptions {
   system_prompt?: string;
@@ -60,6 +62,8 @@ export interface StageReport {
   provider: string | undefined;
   ms: number;
   usage: ChatUsage | undefined;
+  /** Why the model stopped, such as `length` for an output that is cut off. Undefined for a device stage. */
+  finishReason: string | undefined;
   output: StageData;
 }
 
@@ -71,7 +75,7 @@ export interface PipelineResult {
 
 /** What a pipeline needs of a client. */
 export interface PipelineClient {
-  chat: (text: string, options: StageOptions, model: string, signal: AbortSignal | undefined) => Promise<{ text: string; usage: ChatUsage | undefined }>;
+  chat: (text: string, options: StageOptions, model: string, requestOptions: RequestOptions) => Promise<Pick<StageReport, "usage" | "finishReason"> & { text: string }>;
   bundle: (reference: string, registry: string | undefined, signal: AbortSignal | undefined) => Promise<Bundle>;
 }
 
@@ -87,19 +91,27 @@ export class Pipeline {
     const fields = asObject(typeof definition === "string" ? parseYaml(definition) : definition, "The pipeline");
     checkKeys(fields, ["name", "registry", "input", "stages"], "The pipeline");
     this.name = requireText(fields["name"], "name");
+    const kind = parseInputKind(fields["input"]);
     const registry = fields["registry"];
     this.registry = typeof registry === "string" && registry.startsWith("http") ? registry : undefined;
     this.stages = parseStages(fields["stages"]);
+    const [first] = this.stages;
+    if (kind !== "text" && first?.model !== undefined) throw new UsageError(`Stage ${JSON.stringify(first.id)}: it takes text, and \`input\` is of another kind.`);
   }
 
-  /** Run all stages. Throws PipelineFailed that names the stage. */
-  async run(input: StageData, options: { signal?: AbortSignal | undefined } = {}): Promise<PipelineResult> {
+  /**
+   * Run all stages. `timeoutMs` is the longest wait of a call for a byte. Throws PipelineFailed that names the stage,
+   * and UsageError for an input that is neither a text nor bytes.
+   */
+  async run(input: StageData, options: RequestOptions = {}): Promise<PipelineResult> {
+    if (typeof input !== "string" && !ArrayBuffer.isView(input)) throw new UsageError("The input is neither a text nor a Uint8Array.");
+    if (options.timeoutMs !== undefined) checkTimeout(options.timeoutMs);
     const reports: StageReport[] = [];
     let data = input;
     for (const stage of this.stages) {
       const start = Date.now();
       try {
-        const report = await this.runStage(stage, data, options.signal);
+        const report = await this.runStage(stage, data, options);
         reports.push({ ...report, ms: Date.now() - start });
         data = report.output;
       } catch (cause) {
@@ -110,19 +122,26 @@ export class Pipeline {
     return { pipeline: this.name, output: typeof data === "string" ? { kind: "text", text: data } : { kind: "audio", audio: data }, stages: reports };
   }
 
-  private async runStage(stage: Stage, input: StageData, signal: AbortSignal | undefined): Promise<Omit<StageReport, "ms">> {
+  private async runStage(stage: Stage, input: StageData, requestOptions: RequestOptions): Promise<Omit<StageReport, "ms">> {
     const { id, provider, options, model, reference } = stage;
     if (model !== undefined) {
-      if (typeof input !== "string") throw new PipelineFailed("A language model needs text, and the stage before it makes audio.");
-      const { text, usage } = await this.client.chat(input, options, model, signal);
-      return { id, route: "gateway", model, provider, usage, output: text };
+      if (typeof input !== "string") throw new PipelineFailed("A language model needs text, and gets audio.");
+      const { text, usage, finishReason } = await this.client.chat(input, options, model, requestOptions);
+      return { id, route: "gateway", model, provider, usage, finishReason, output: text };
     }
-    const bundle = await this.client.bundle(reference ?? "", this.registry, signal);
+    const bundle = await this.client.bundle(reference ?? "", this.registry, requestOptions.signal);
     const { type } = bundle.metadata.execution_template;
     const runner = runners.get(type.toLowerCase());
     if (!runner) throw new PipelineFailed(`There is no runner for ${type}. Call registerRunner(${JSON.stringify(type)}, …).`);
-    return { id, route: "device", model: bundle.reference, provider: undefined, usage: undefined, output: await runner(bundle, input, options) };
+    return { id, route: "device", model: bundle.reference, provider: undefined, usage: undefined, finishReason: undefined, output: await runner(bundle, input, options) };
   }
+}
+
+function parseInputKind(value: unknown = "Text"): string {
+  const kind = typeof value === "object" ? asObject(value, "input")["kind"] : value;
+  const name = requireText(kind, "input.kind").toLowerCase();
+  if (!INPUT_KINDS.includes(name)) throw new UsageError(`Unknown input kind ${JSON.stringify(kind)}. Use Text, AudioRaw or Image.`);
+  return name;
 }
 
 function parseStages(value: unknown): Stage[] {

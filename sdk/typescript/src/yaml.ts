@@ -4,6 +4,9 @@ import { UsageError } from "./errors.js";
 
 export type YamlValue = string | number | boolean | null | YamlValue[] | { [key: string]: YamlValue };
 
+/** The deepest nesting, in blocks or in brackets. */
+const MAX_DEPTH = 16;
+
 interface Line {
   indent: number;
   text: string;
@@ -12,12 +15,13 @@ interface Line {
 
 /** Return the value of a document. Throws UsageError that names the line. */
 export function parseYaml(text: string): YamlValue {
-  return new YamlParser(text).parse();
+  return new YamlParser(text.replace(/^\ufeff/, "")).parse();
 }
 
 class YamlParser {
   private readonly lines: Line[] = [];
   private at = 0;
+  private depth = 0;
 
   constructor(private readonly source: string) {
     for (const [index, raw] of source.split(/\r?\n/).entries()) {
@@ -38,8 +42,13 @@ class YamlParser {
   private parseBlock(indent: number): YamlValue {
     const first = this.lines[this.at];
     if (!first) return null;
-    if (/^-(\s|$)/.test(first.text)) return this.parseList(indent);
-    if (splitKey(first)) return this.parseMapping(indent);
+    const isList = /^-(\s|$)/.test(first.text);
+    if (isList || splitKey(first)) {
+      if (++this.depth > MAX_DEPTH) throw tooDeep(first.number);
+      const value = isList ? this.parseList(indent) : this.parseMapping(indent);
+      this.depth--;
+      return value;
+    }
     this.at++;
     return parseScalar(first.text, first.number);
   }
@@ -98,6 +107,10 @@ function failure(line: number, problem: string): UsageError {
   return new UsageError(`pipeline:${line}: ${problem}.`);
 }
 
+function tooDeep(line: number): UsageError {
+  return failure(line, "the nesting is too deep");
+}
+
 function stripComment(text: string): string {
   let quote = "";
   for (let index = 0; index < text.length; index++) {
@@ -148,6 +161,7 @@ function parseQuoted(text: string, line: number): string {
 /** Parses `{a: 1, b: [x, y]}` on one line. */
 class FlowParser {
   private at = 0;
+  private depth = 0;
 
   constructor(
     private readonly text: string,
@@ -182,6 +196,7 @@ class FlowParser {
   private parseItems<T>(end: string, parseItem: () => T): T[] {
     const items: T[] = [];
     this.at++;
+    if (++this.depth > MAX_DEPTH) throw tooDeep(this.line);
     for (;;) {
       this.skipSpace();
       if (this.text.charAt(this.at) === end) break;
@@ -191,6 +206,7 @@ class FlowParser {
       else if (this.text.charAt(this.at) !== end) throw failure(this.line, "the brackets are not balanced");
     }
     this.at++;
+    this.depth--;
     return items;
   }
 

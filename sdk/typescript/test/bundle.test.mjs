@@ -169,7 +169,7 @@ stages:
 
 test("a pipeline that is wrong is refused before it runs", () => {
   const one = new Client({ gatewayUrl: "http://127.0.0.1:9" });
-  for (const text of ["", "name: x", "name: x\nstages: []", "name: x\nstages: [{target: integration}]", "name: x\nother: 1\nstages: [m]", "name: x\nstages:\n- a\n b", "- a", "name: [x\nstages: [m]", "name: &a x\nstages: [m]", "name: x\nname: y\nstages: [m]"]) {
+  for (const text of ["", "name: x", "name: x\nstages: []", "name: x\nstages: [{target: integration}]", "name: x\nother: 1\nstages: [m]", "name: x\nstages:\n- a\n b", "- a", "name: [x\nstages: [m]", "name: &a x\nstages: [m]", "name: x\nname: y\nstages: [m]", `name: x\nstages: ${"[".repeat(5000)}`, `name: x\nstages:\n  ${"- ".repeat(5000)}m`, "name: x\ninput: {kind: Video}\nstages: [m]", "name: x\ninput: {}\nstages: [m]", "name: x\ninput: AudioRaw\nstages: [{target: integration, model: m}]"]) {
     assert.throws(() => one.pipeline(text), UsageError, text);
   }
 });
@@ -182,6 +182,7 @@ test("YAML is parsed as in Python", () => {
     ["a:\n- x\n- y\nb: {c: [1, two], \"d\": {e: f}}", { a: ["x", "y"], b: { c: [1, "two"], d: { e: "f" } } }],
     ["a: |\n  one\n  two\nb: >-\n  three\n  four\nc: |-\n  five", { a: "one\ntwo\n", b: "three four", c: "five" }],
     ["---\na: {}\nb: []", { a: {}, b: [] }],
+    ["\ufeffa: 1\nb: 2", { a: 1, b: 2 }],
   ];
   for (const [text, value] of cases) assert.deepEqual(parseYaml(text), value);
   const names = ["ask", "transcribe", "voice-assistant"];

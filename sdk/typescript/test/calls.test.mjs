@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 import { inspect } from "node:util";
-import { Client, GatewayFailed, InvalidRequest, ModelNotFound, PipelineFailed, ProviderFailed, RateLimited, SvcError, image } from "@svc/client";
+import { Client, GatewayFailed, InvalidRequest, ModelNotFound, PipelineFailed, ProviderFailed, RateLimited, SvcError, UsageError, image } from "@svc/client";
 import { client, play, received, skip } from "./gateway.mjs";
 
 test("responses returns a complete response", { skip }, async () => {
@@ -364,6 +364,33 @@ test("timeout_s of a stage limits the whole call", async () => {
       await assert.rejects(pipeline({ timeout_s: 60 }).run("Hi", { signal: AbortSignal.timeout(100) }), { name: "TimeoutError" });
       assert.equal((await pipeline({ timeout_s: 60 }).run("Hi")).output.text, "ok");
       assert.equal(requests.length, 3);
+    },
+  );
+});
+
+test("timeoutMs of a run limits the wait for a byte", async () => {
+  await withServer(
+    () => {},
+    async (one) => {
+      for (const options of [{}, { timeout_s: 60 }]) {
+        const pipeline = one.pipeline({ name: "p", stages: [{ id: "ask", target: "integration", model: "m", options }] });
+        await assert.rejects(pipeline.run("Hi", { timeoutMs: 100 }), (error) => error instanceof PipelineFailed && error.message.endsWith(" timed out."));
+      }
+    },
+    { retries: 0 },
+  );
+});
+
+test("a run names what its input is not, and why a model stopped", async () => {
+  const cut = { ...WHOLE, choices: [{ ...WHOLE.choices[0], finish_reason: "length" }] };
+  await withServer(
+    (response) => json(response, 200, cut),
+    async (one, requests) => {
+      const pipeline = one.pipeline({ name: "p", stages: [{ id: "ask", target: "integration", model: "m" }] });
+      for (const input of [undefined, null, 5, {}]) await assert.rejects(pipeline.run(input), UsageError);
+      await assert.rejects(pipeline.run(new Uint8Array(3)), { message: 'Stage "ask": A language model needs text, and gets audio.' });
+      assert.equal(requests.length, 0);
+      assert.equal((await pipeline.run("Hi")).stages[0].finishReason, "length");
     },
   );
 });
