@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -10,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 import psycopg
 import pytest
 
+from svc.cli import main
 from svc.stores.database import journal_lines
 from svc.stores.database.base import (
     AttemptDetail,
@@ -26,6 +29,7 @@ from svc.stores.database.base import (
     budget_period_start,
 )
 from svc.stores.database.factory import open_database
+from svc.stores.database.migrations import latest_schema_version
 from svc.stores.database.postgres import PostgresDatabase
 from svc.stores.database.sql import SqlDatabase
 from tests.unit.gateway.accounting import generate_ledger
@@ -59,6 +63,51 @@ def test_postgres_repeated_statements_are_not_prepared(postgres: Callable[[], st
         database.list_keys()
     assert database._run_statement("SELECT statement FROM pg_prepared_statements").fetchall() == []
     database.close()
+
+
+@pytest.fixture
+def standby(postgres: Callable[[], str]) -> str:
+    """The URL of a database that refuses changes, as a standby does. It has the key `key_1`."""
+    url = postgres()
+    database = PostgresDatabase(url)
+    database.migrate()
+    database.put_key(make_key("key_1"))
+    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    database._run_statement(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    database.close()
+    return url
+
+
+def test_postgres_read_only_can_be_read(standby: str) -> None:
+    database = PostgresDatabase(standby)
+    assert database.is_read_only()
+    assert database.migrate() == (latest_schema_version(), latest_schema_version())
+    assert [key.id for key in database.list_keys()] == ["key_1"]
+    with pytest.raises(StoreUnavailable, match="it is read-only, as a standby is: cannot execute"):
+        database.put_key(make_key("key_2"))
+    database.close()
+
+
+def test_postgres_read_only_with_old_schema_names_both_versions(standby: str) -> None:
+    database = PostgresDatabase(standby)
+    database._run_statement("SET default_transaction_read_only = off")
+    database._run_statement("DELETE FROM schema_changes WHERE version = ?", (latest_schema_version(),))
+    database._run_statement("DELETE FROM schema_version WHERE version = ?", (latest_schema_version(),))
+    database.close()
+    with pytest.raises(StoreUnavailable, match=f"has version {latest_schema_version() - 1}. This program needs"):
+        database.migrate()
+    database.close()
+
+
+def test_doctor_read_only_database_is_error(
+    standby: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))
+    monkeypatch.setenv("SVC_DATABASE_URL", standby)
+    assert main(["doctor", "--json"]) == 1
+    results = {result["what"]: result for result in json.loads(capsys.readouterr().out)}
+    assert results["database"]["state"] == "bad"
+    assert "read-only" in results["database"]["says"]
 
 
 def make_key(id: str, **fields: object) -> StoredKey:

@@ -119,10 +119,14 @@ def check_database(settings: Settings) -> CheckResult:
         return CheckResult("database", "bad", error.message, "fix SVC_DATABASE_URL, or unset it")
     try:
         store.ping()
+        is_read_only = store.is_read_only()
     except StoreUnavailable as error:
         return CheckResult("database", "bad", error.message, f"start it, or check {source}")
     finally:
         store.close()
+    if is_read_only:
+        detail = "PostgreSQL responds, but is read-only: keys cannot be changed, and usage is not recorded"
+        return CheckResult("database", "bad", detail, f"name the primary server in {source}")
     if url.startswith("sqlite:///"):
         return CheckResult("database", "ok", f"the file {url.removeprefix('sqlite:///')}")
     return CheckResult("database", "ok", "PostgreSQL responds: machines share keys and usage")

@@ -192,7 +192,8 @@ class Database(Protocol):
     def migrate(self) -> tuple[int, int]:
         """Migrate the schema, under a lock. Return the version before, 0 for a new database, and the version after.
 
-        A newer schema that works with this program is left as it is. Raises UsageError if it does not.
+        A newer schema that works with this program is left as it is. Raises UsageError if it does not. A read-only
+        database must have been migrated.
         """
 
     def record_schema_version(self, version: int | None = None) -> tuple[int, int]:
@@ -220,6 +221,9 @@ class Database(Protocol):
 
     def ping(self) -> None:
         """Connect if necessary, and run a statement that changes nothing."""
+
+    def is_read_only(self) -> bool:
+        """Return whether the server refuses all changes, as a standby of PostgreSQL does."""
 
     def put_key(self, key: StoredKey) -> StoredKey:
         """Add or replace a key by its id, and return it with the next revision."""

@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Final, NamedTuple
 
 from svc.errors import UsageError
+from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.statements import SqlConnection
 
 _OLDEST_PROGRAM: Final = re.compile(r"-- Oldest program: (\d+)\n")
@@ -75,12 +76,7 @@ class SchemaRows(SqlConnection):
             "CREATE TABLE IF NOT EXISTS schema_changes (version INTEGER PRIMARY KEY, oldest INTEGER NOT NULL)"
         )
         before, migrations = self._schema_state(), load_migrations()
-        if before.oldest > len(migrations):
-            raise UsageError(
-                f"The database is of a newer version ({before.applied}) than this program knows ({len(migrations)}), "
-                f"and needs a program that knows version {before.oldest}. Start a newer program, or restore a backup "
-                "from before the upgrade."
-            )
+        _check_program(before)
         is_held = before.recorded < before.applied
         for migration in migrations[before.applied :]:
             for statement in migration.statements:
@@ -89,6 +85,17 @@ class SchemaRows(SqlConnection):
             if not is_held:
                 self._run_statement("INSERT INTO schema_version VALUES (?)", (migration.version,))
         return before, self._schema_state()
+
+    def _read_migrated_version(self) -> int:
+        """Return the version of a read-only database. Raises UsageError, and StoreUnavailable if it is not migrated."""
+        state = self._schema_state()
+        _check_program(state)
+        if state.applied < latest_schema_version():
+            raise StoreUnavailable(
+                f"The database is read-only, and its schema has version {state.applied}. This program needs version "
+                f"{latest_schema_version()}. Run svc migrate with the address of the primary server."
+            )
+        return state.applied
 
     def _schema_state(self) -> SchemaState:
         recorded = int(self._run_statement("SELECT MAX(version) FROM schema_version").fetchall()[0][0] or 0)
@@ -104,6 +111,17 @@ def derive_schema_state(recorded: int, known_changes: Mapping[int, int]) -> Sche
     if recorded > max(changes, default=0):
         changes[recorded] = recorded  # of a program that keeps no changes: nothing is known about it
     return SchemaState(recorded, max(changes, default=0), max(changes.values(), default=0))
+
+
+def _check_program(state: SchemaState) -> None:
+    """Raise UsageError if this program cannot use the database."""
+    latest = latest_schema_version()
+    if state.oldest > latest:
+        raise UsageError(
+            f"The database is of a newer version ({state.applied}) than this program knows ({latest}), "
+            f"and needs a program that knows version {state.oldest}. Start a newer program, or restore a backup "
+            "from before the upgrade."
+        )
 
 
 def latest_schema_version() -> int:

@@ -83,7 +83,13 @@ class PostgresDatabase(SqlDatabase):
         with self._translate_errors():
             return self._connect().execute(sql.encode(), args)
 
+    def is_read_only(self) -> bool:
+        return bool(self._run_statement("SHOW transaction_read_only").fetchall()[0][0] == "on")
+
     def migrate(self) -> tuple[int, int]:
+        if self.is_read_only():
+            version = self._read_migrated_version()
+            return version, version
         versions = super().migrate()
         if self._partitions.exist():
             self._create_partitions_ahead()
@@ -178,6 +184,8 @@ def _describe_database(url: str) -> str:
 def _error_reason(error: psycopg.Error) -> str:
     """Return the message of the server or of libpq in one line. Neither repeats a password."""
     text = error.diag.message_primary or str(error) or type(error).__name__
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        text = f"it is read-only, as a standby is: {text}"
     return " ".join(text.split())[:MAX_ERROR_REASON_CHARACTERS].rstrip(".")
 
 

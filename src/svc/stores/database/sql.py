@@ -34,6 +34,9 @@ class SqlDatabase(SchemaRows, KeyRows, ResponseRows, SeriesRows, SumRepair, Entr
     def ping(self) -> None:
         self._run_statement("SELECT 1")
 
+    def is_read_only(self) -> bool:
+        return False
+
     def committed_offset(self, journal: str) -> int:
         self._run_statement("INSERT INTO journals (name, taken) VALUES (?, 0) ON CONFLICT DO NOTHING", (journal,))
         return int(self._run_statement("SELECT taken FROM journals WHERE name = ?", (journal,)).fetchall()[0][0])
