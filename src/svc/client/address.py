@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import warnings
 from collections.abc import Callable, Mapping
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from svc.errors import InvalidRequest
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
@@ -79,7 +79,7 @@ def _check_v1_suffix(url: str, setting_name: str, warn: WarnCallback) -> str:
 
 
 def _default_scheme(text: str) -> str:
-    host = _host(urlsplit(f"//{text}"))
+    host = _host(text)
     if host == "localhost" or host.endswith(".localhost"):
         return "http"
     try:
@@ -88,8 +88,8 @@ def _default_scheme(text: str) -> str:
         return "https"
 
 
-def _host(parts: SplitResult) -> str:
+def _host(text: str) -> str:
     try:
-        return parts.hostname or ""
+        return urlsplit(f"//{text}").hostname or ""
     except ValueError:
         return ""

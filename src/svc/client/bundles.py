@@ -201,7 +201,10 @@ def _open_registry(options: ResolveOptions) -> RegistryClient:
 
 
 def _registry_folder(registry: str) -> Path | None:
-    parts = urlsplit(registry)
+    try:
+        parts = urlsplit(registry)
+    except ValueError:  # the registry client reports it
+        return None
     if parts.scheme != "file":
         return None
     if parts.netloc not in ("", "localhost", "~", "."):

@@ -87,7 +87,17 @@ def test_with_v1_suffix_is_appended_once(url: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    ["ftp://host", "http://", "http://host:99999", "http://user:secret@host", "http://host?x=1", "http://a b", "ü"],
+    [
+        "ftp://host",
+        "http://",
+        "http://host:99999",
+        "http://user:secret@host",
+        "http://host?x=1",
+        "http://a b",
+        "ü",
+        "[::1",
+        "a[b]",
+    ],
 )
 def test_with_v1_suffix_invalid_url_is_rejected_without_echo(bad: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
