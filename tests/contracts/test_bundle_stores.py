@@ -79,6 +79,7 @@ def test_bundle_store_published_bundle_is_read_back_and_immutable(store):
         (bundle(version="2"), BundleDraft("m", "1", "any"), InvalidBundle),
         (bundle("n"), BundleDraft("m", "1", "any"), InvalidBundle),
         (bundle(), BundleDraft("../m", "1", "any"), InvalidRequest),
+        (bundle(version="latest"), BundleDraft("m", "latest", "any"), InvalidRequest),
         (bundle(), BundleDraft("m", "1", ".hidden"), InvalidRequest),
     ],
 )

@@ -19,7 +19,7 @@ from svc.app import descriptors, listeners
 from svc.app.log_files import reopen_on_signal
 from svc.app.stop_signals import StopSignals
 from svc.app.traces import run_registry_traces
-from svc.errors import CommandFailed
+from svc.errors import CommandFailed, UsageError
 from svc.keys.cache import KEY_QUERY_TIMEOUT_SECONDS, IssuedKeyCache
 from svc.registry.server import RegistryServer, open_server
 from svc.registry.service import RegistryService, UpstreamRegistry
@@ -96,7 +96,8 @@ class RegistryThread:
             raise
         if self._error is not None or not is_started:
             self.__exit__()
-            raise CommandFailed(f"The registry did not start: {self._error or 'it took too long'}.")
+            reason = str(self._error or "it took too long").removesuffix(".")
+            raise CommandFailed(f"The registry did not start: {reason}.")
 
     def __exit__(self, *_: object) -> None:
         if self._server is not None:
@@ -110,7 +111,8 @@ class RegistryThread:
                 runner.run(self._serve_until_stopped(store))
         except Exception as error:  # thread boundary: `__enter__` raises the error
             self._error = error
-            log.exception("the registry failed")
+            if not isinstance(error, UsageError):
+                log.exception("the registry failed")
         finally:
             self._started.set()
 

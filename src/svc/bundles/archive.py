@@ -81,10 +81,14 @@ def check_limits(sizes: Mapping[str, int], archive_size: int, limits: ArchiveLim
         raise InvalidBundle(f"The bundle is rejected: it has more than {limits.max_members} members.")
     if total > limits.max_total_bytes:
         raise InvalidBundle(
-            f"The bundle is rejected: it unpacks to {total} bytes, more than the limit of {limits.max_total_bytes}."
+            f"The bundle is rejected: it unpacks to {total} bytes, more than the limit of {limits.max_total_bytes} "
+            "(SVC_BUNDLE_MAX_BYTES)."
         )
     if total > limits.ratio_exempt_bytes and total > limits.max_ratio * archive_size:
-        raise InvalidBundle(f"The bundle is rejected: it unpacks to more than {limits.max_ratio:g} times its size.")
+        raise InvalidBundle(
+            f"The bundle is rejected: it unpacks to more than {limits.max_ratio:g} times its size "
+            "(SVC_BUNDLE_MAX_RATIO)."
+        )
 
 
 def read_metadata(archive: Archive) -> metadata.BundleMetadata:

@@ -17,6 +17,7 @@ from svc.errors import InvalidRequest
 from svc.wire.bundle import BundleEntry
 
 MAX_BUNDLE_NAME_LENGTH = 128
+LATEST_VERSION = "latest"
 _BUNDLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _NUMERIC = r"(?:0|[1-9]\d*)"
 _SEMVER = re.compile(rf"({_NUMERIC})\.({_NUMERIC})\.({_NUMERIC})(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?", re.ASCII)
@@ -49,7 +50,7 @@ def parse_reference(text: str) -> BundleReference:
     """Parse a reference. Raises InvalidRequest."""
     model_id, separator, version = text.strip().partition("@")
     check_name("model_id", model_id)
-    if not separator or version == "latest":
+    if not separator or version == LATEST_VERSION:
         return BundleReference(model_id)
     return BundleReference(model_id, check_name("version", version))
 

@@ -59,7 +59,9 @@ class ForwardOnlyStream:
         chunk = self._source.read(size)
         self._position += len(chunk)
         if self._position > self._max_bytes:
-            raise InvalidBundle("The bundle is rejected: it unpacks to more than its limits allow.")
+            raise InvalidBundle(
+                "The bundle is rejected: it unpacks to more than SVC_BUNDLE_MAX_RATIO or SVC_BUNDLE_MAX_BYTES allow."
+            )
         return chunk
 
 
@@ -71,9 +73,8 @@ def iter_members(raw: IO[bytes], max_bytes: int) -> Iterator[tuple[tarfile.TarIn
             while (member := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]  # tarfile keeps every member otherwise
                 if not (member.isreg() or member.isdir()) or member.issparse():
-                    raise InvalidBundle(
-                        f"The bundle is rejected: its member {member.name[:80]!r} is a link or a device."
-                    )
+                    kind = "a sparse file; pack it without --sparse" if member.issparse() else "a link or a device"
+                    raise InvalidBundle(f"The bundle is rejected: its member {member.name[:80]!r} is {kind}.")
                 yield member, stream
     except _TAR_ERRORS as error:
         raise InvalidBundle(f"The bundle is not a valid tar+zstd: {error}.") from error

@@ -94,10 +94,20 @@ def test_archive_tar_link_or_device_is_rejected(tmp_path, kind):
     assert_rejected(tmp_path, tarred(["x"], type=kind), "link or a device")
 
 
+def test_archive_sparse_tar_member_error_says_how_to_pack(tmp_path):
+    header = {"GNU.sparse.map": "0,1", "GNU.sparse.size": "4096"}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("x")
+        info.size, info.pax_headers = 1, header
+        archive.addfile(info, io.BytesIO(b"x"))
+    assert_rejected(tmp_path, zstandard.compress(buffer.getvalue()), "is a sparse file; pack it without --sparse")
+
+
 @pytest.mark.parametrize("make", [zipped, tarred])
 def test_archive_over_limits_is_rejected(tmp_path, make):
     data = make(["zeros"], data=bytes(40 << 20), method=zipfile.ZIP_DEFLATED)
-    assert_rejected(tmp_path, data, "times its size")
+    assert_rejected(tmp_path, data, "(SVC_BUNDLE_MAX_RATIO)")
     assert_rejected(tmp_path, make(["a", "b"]), "members", ArchiveLimits(max_members=2))
     assert_rejected(tmp_path, make(["a"], data=bytes(10)), "unpacks to", ArchiveLimits(max_total_bytes=10))
 

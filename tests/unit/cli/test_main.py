@@ -102,6 +102,12 @@ def test_main_home_is_file_exits_2_with_reason(args: list[str], tmp_path: Path) 
     assert (result.returncode, result.stderr.splitlines()[-1]) == (2, f"svc: SVC_HOME is not a folder: {file}")
 
 
+def test_up_registry_that_does_not_start_is_reported_in_one_line(tmp_path: Path) -> None:
+    result = command("up", "--port", "0", SVC_HOME=str(tmp_path), SVC_BLOB_URL="gs://bucket")
+    assert "svc: The registry did not start: SVC_BLOB_URL must begin with file:// or s3://.\n" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("name", ["smollm2-135m", "moonshine-tiny-en"])
 def test_models_rm_of_model_in_use_is_rejected(name: str, tmp_path: Path) -> None:
     record = {"url": "http://127.0.0.1:1/v1", "pid": os.getpid()}

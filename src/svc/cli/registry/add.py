@@ -56,5 +56,5 @@ def read_draft(file: Path, platform: str | None) -> BundleDraft:
     with open_archive(file) as archive:
         metadata = read_metadata(archive)
     draft = BundleDraft(metadata.model_id, metadata.version, platform or metadata.platform or ANY_PLATFORM)
-    draft.validate()
+    draft.validate_new()
     return draft

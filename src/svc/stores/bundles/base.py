@@ -14,8 +14,8 @@ import msgspec
 from svc.bundles.archive import ArchiveLimits, read_metadata
 from svc.bundles.metadata import BundleMetadata
 from svc.bundles.open_archive import open_archive
-from svc.bundles.reference import check_name
-from svc.errors import InvalidBundle
+from svc.bundles.reference import LATEST_VERSION, check_name
+from svc.errors import InvalidBundle, InvalidRequest
 from svc.stores.bundles.upload import BundleUpload, CompleteFile
 from svc.wire.bundle import BundleEntry, Signature
 
@@ -43,6 +43,16 @@ class BundleDraft(msgspec.Struct, frozen=True):
         check_name("model_id", self.model_id)
         check_name("version", self.version)
         check_name("platform", self.platform)
+
+    def validate_new(self) -> None:
+        """Raise InvalidRequest for a name that no new bundle may have: no reference selects a version `latest`."""
+        self.validate()
+        if self.version == LATEST_VERSION:
+            raise InvalidRequest(
+                f"The version {LATEST_VERSION!r} is reserved: {self.model_id}@{LATEST_VERSION} selects the newest "
+                "version. Choose a version such as 1.0.0 in model_metadata.json.",
+                param="version",
+            )
 
 
 def is_served(entry: BundleEntry) -> bool:

@@ -103,7 +103,7 @@ class FolderStore:
 
     def publish(self, upload: BundleUpload | CompleteFile, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         try:
-            draft.validate()
+            draft.validate_new()
             existing = self._find_same_bundle(draft.key, upload.sha256)
             if existing is not None and self.is_complete(existing):
                 return existing, False

@@ -82,7 +82,7 @@ class ResumableUploads:
 
         Raises InvalidRequest, AlreadyExists, TooLarge, InsufficientStorage, and RateLimited for too many uploads.
         """
-        announced.draft.validate()
+        announced.draft.validate_new()
         if announced.size > self._store.limits.max_total_bytes:
             raise TooLarge(f"A bundle may have at most {self._store.limits.max_total_bytes} bytes.", param="size_bytes")
         existing = self._store.find(announced.draft.key)

@@ -216,7 +216,7 @@ class BucketStore:
 
     def publish(self, upload: BundleUpload | CompleteFile, draft: BundleDraft) -> tuple[BundleEntry, bool]:
         try:
-            draft.validate()
+            draft.validate_new()
             return self._commit_upload(upload, draft)
         finally:
             upload.close()
