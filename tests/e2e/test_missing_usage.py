@@ -29,7 +29,11 @@ def check_estimate(gateway: Gateway, request_id: str, usage: Any) -> None:
 
 
 @pytest.mark.parametrize("tools", [[], [LONG_TOOL]], ids=["no tools", "long name"])
-@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": "many"}], ids=str)
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, {"prompt_tokens": "many"}, {"prompt_tokens": -1, "completion_tokens": -1, "total_tokens": -2}],
+    ids=str,
+)
 def test_message_without_usage_states_estimate_of_ledger(
     gateway: Gateway, anthropic_client: anthropic.Anthropic, provider_a: FakeProvider, usage: Any, tools: list[Any]
 ) -> None:

@@ -112,7 +112,7 @@ class StreamTransform:
 
     def accept_head(self, content_type: bytes) -> bool:
         """Return whether a response with this media type is a stream. It is empty if the upstream sent none."""
-        return not content_type or content_type.find(b"event-stream") >= 0
+        return not content_type or content_type.lower().find(b"event-stream") >= 0
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes for the client, or none. Raises SvcError only before `has_started`."""

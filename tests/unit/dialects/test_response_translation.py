@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.codecs import pass_through_response
 
 from svc.dialects.anthropic import dialect as anthropic
 from svc.dialects.anthropic.schema import encode_usage, to_finish_reason, to_stop_reason
@@ -133,9 +134,11 @@ def test_anthropic_response_all_block_types_are_decoded() -> None:
     assert (found.id, found.model, found.finish, found.usage) == ("msg_1", "theirs", "tool_calls", USAGE)
 
 
-def test_anthropic_response_empty_usage_is_zero() -> None:
-    found = anthropic.decode_response(message({"type": "text", "text": "a"}, usage={}))
-    assert found.usage == TokenUsage()
+@pytest.mark.parametrize("usage", [{}, {"input_tokens": 3}, {"input_tokens": None, "output_tokens": 2}], ids=str)
+def test_anthropic_response_without_both_counts_has_no_usage(usage: dict[str, int | None]) -> None:
+    raw = message({"type": "text", "text": "a"}, usage=usage)
+    assert anthropic.decode_response(raw).usage is None
+    assert pass_through_response(anthropic, raw).usage is None
 
 
 @pytest.mark.parametrize("missing", ["id", "name"])

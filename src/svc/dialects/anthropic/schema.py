@@ -60,6 +60,10 @@ class UsagePayload(msgspec.Struct):
         fields = {name: value for name in later.__struct_fields__ if (value := getattr(later, name)) is not None}
         return msgspec.structs.replace(self, **fields)
 
+    def to_final_usage(self) -> TokenUsage | None:
+        """Return the usage of a complete response, or None if the tokens of its prompt or its output are unknown."""
+        return None if self.input_tokens is None or self.output_tokens is None else self.to_usage()
+
     def to_usage(self) -> TokenUsage:
         written = self.cache_creation_input_tokens or 0
         read = self.cache_read_input_tokens or 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from svc.dialects.anthropic.errors import OVERLOADED_STATUS, encode_error_event, extract_error_type
-from svc.dialects.anthropic.stream_decoder import AnthropicStreamDecoder
+from svc.dialects.anthropic.stream_decoder import KNOWN_EVENT_TYPES, AnthropicStreamDecoder
 from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder
 from svc.dialects.anthropic.stream_encoder import encode_event as written
 from svc.dialects.fastpath.chunk_template import learn_template
@@ -17,6 +17,7 @@ from svc.dialects.upstream_errors import (
     sanitize_message,
     truncated_response_error,
 )
+from svc.dialects.validation import decode_upstream_object
 from svc.errors import ProviderFailed, SvcError, UpstreamError
 from svc.wire.chat import (
     StreamDelta,
@@ -28,7 +29,7 @@ from svc.wire.chat import (
     ToolCallArguments,
     UsageUpdate,
 )
-from svc.wire.sse import MAX_EVENT_BYTES, event_data
+from svc.wire.sse import MAX_EVENT_BYTES, event_data, event_name
 
 _TEXT_FIELDS_BY_DELTA: Final[dict[type, bytes]] = {
     TextDelta: b"text",
@@ -51,8 +52,9 @@ class AnthropicPassthrough(Passthrough):
 
     def _process_event(self, event: bytes) -> bytes:
         self._template = None
-        if event_data(event) is None:
-            return b""
+        data = event_data(event)
+        if data is None or not data.strip():
+            return b""  # clients fail to decode empty data
         had_started = self.has_started
         deltas = self._decoder.decode(event)
         if self.has_started and deltas and type(deltas[0]) is StreamStart:
@@ -63,23 +65,24 @@ class AnthropicPassthrough(Passthrough):
             if not self._is_complete:
                 raise truncated_response_error()
             self.has_ended = True
-        elif len(deltas) == 1 and self._learned_templates < self._max_templates:
-            self._learn_template(event, deltas[0])
+        client_event = _name_event(event, data)
+        if len(deltas) == 1 and not self.has_ended and self._learned_templates < self._max_templates:
+            self._learn_template(event, client_event, deltas[0])
         if not had_started and self._decoder.synthesized_start is not None:
-            return AnthropicStreamEncoder().encode(self._decoder.synthesized_start) + self._early_events + event
+            return AnthropicStreamEncoder().encode(self._decoder.synthesized_start) + self._early_events + client_event
         if not self.has_started:
-            self._early_events += event + b"\n\n"
+            self._early_events += client_event + b"\n\n"
             if len(self._early_events) > MAX_EVENT_BYTES:
                 raise ProviderFailed("The provider's stream has no start event.")
             return b""
         early, self._early_events = self._early_events, b""
-        return early + event if early else event
+        return early + client_event if early else client_event
 
-    def _learn_template(self, event: bytes, delta: StreamDelta) -> None:
+    def _learn_template(self, event: bytes, client_event: bytes, delta: StreamDelta) -> None:
         name = _TEXT_FIELDS_BY_DELTA.get(type(delta))
         if name is not None:
             self._learned_templates += 1
-            self._template = learn_template(event, event, name)
+            self._template = learn_template(event, client_event, name)
 
     def _record_delta(self, delta: StreamDelta) -> None:
         match delta:
@@ -112,3 +115,11 @@ class AnthropicPassthrough(Passthrough):
 
     def _encode_error(self, error: SvcError) -> bytes:
         return encode_error_event(error, self.request_id)
+
+
+def _name_event(event: bytes, data: bytes) -> bytes:
+    """Return the event, with its type as `event:` if the upstream omits the name. The SDKs skip unnamed events."""
+    if event.startswith(b"event:") or event_name(event) is not None:
+        return event
+    event_type = decode_upstream_object(data).get("type")
+    return b"event: %s\n%s" % (event_type.encode(), event) if event_type in KNOWN_EVENT_TYPES else event

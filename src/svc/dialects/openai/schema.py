@@ -77,12 +77,14 @@ class UsagePayload(msgspec.Struct, gc=False):
 
 
 def normalize_usage(raw_usage: Any) -> dict[str, Any] | None:
-    """Return an upstream's usage. Missing or invalid counts are filled in. None if there is no usage."""
-    if not isinstance(raw_usage, dict) or not any(isinstance(raw_usage.get(name), int) for name in _USAGE_COUNT_FIELDS):
+    """Return an upstream's usage. Missing or invalid counts are filled in. None without a valid count."""
+    if not isinstance(raw_usage, dict):
         return None
     normalized = {**raw_usage}
     prompt, completion = _valid_count(raw_usage.get("prompt_tokens")), _valid_count(raw_usage.get("completion_tokens"))
     total = _valid_count(raw_usage.get("total_tokens"), MAX_TOTAL_TOKENS)
+    if prompt is None and completion is None and total is None:
+        return None
     if total is None:
         total = (prompt or 0) + (completion or 0)
     if prompt is None:
@@ -98,7 +100,6 @@ def normalize_usage(raw_usage: Any) -> dict[str, Any] | None:
     return normalized
 
 
-_USAGE_COUNT_FIELDS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 _USAGE_DETAIL_TYPES: Final[dict[str, Any]] = {
     "prompt_tokens_details": PromptTokensDetails | None,
     "completion_tokens_details": CompletionTokensDetails | None,

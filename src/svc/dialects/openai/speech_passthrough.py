@@ -39,9 +39,10 @@ class SpeechPassthrough(StreamTransform):
         self._is_event_stream = False
 
     def accept_head(self, content_type: bytes) -> bool:
-        if content_type.find(b"json") >= 0 or content_type.find(b"text/html") >= 0:
+        media_type = content_type.lower()
+        if media_type.find(b"json") >= 0 or media_type.find(b"text/html") >= 0:
             return False
-        self._is_event_stream = content_type.find(_EVENT_STREAM) >= 0
+        self._is_event_stream = media_type.find(_EVENT_STREAM) >= 0
         self.can_encode_errors = self._is_event_stream
         if not self._is_event_stream:
             self.content_type = content_type.decode("latin-1") or "application/octet-stream"

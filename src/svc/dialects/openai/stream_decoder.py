@@ -32,7 +32,7 @@ from svc.wire.sse import event_data, event_name
 class _LenientChoice(msgspec.Struct):
     index: Any = 0
     delta: dict[str, Any] | None = None
-    finish_reason: str | None = None
+    finish_reason: Any = None
 
 
 class _LenientChunk(msgspec.Struct):

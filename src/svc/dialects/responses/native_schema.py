@@ -24,8 +24,8 @@ class _OutputDetails(msgspec.Struct, gc=False):
 
 
 class _UsagePayload(msgspec.Struct, gc=False):
-    input_tokens: _TokenCount = 0
-    output_tokens: _TokenCount = 0
+    input_tokens: _TokenCount
+    output_tokens: _TokenCount
     input_tokens_details: _InputDetails | None = None
     output_tokens_details: _OutputDetails | None = None
 

@@ -191,6 +191,33 @@ def test_response_malformed_body_raises_provider_failed(raw: bytes) -> None:
             read(raw)
 
 
+@pytest.mark.parametrize("data", ["data:", "data: ", "data"])
+def test_stream_passthrough_event_with_empty_data_is_dropped(data: str) -> None:
+    transform = create_stream_passthrough(anthropic.dialect, include_usage=False)
+    out = transform.feed(START + OPEN + f"event: content_block_delta\n{data}\n\n".encode())
+    assert out == START + OPEN
+    out = transform.feed(f"event: message_stop\n{data}".encode()) + transform.end()
+    assert out.startswith(b'event: error\ndata: {"type":"error"')
+    assert isinstance(transform.error, errors.ProviderFailed)
+
+
+@pytest.mark.parametrize("prefix", [b"", b": comment\n", b"id: 1\n"], ids=["none", "comment", "id"])
+def test_stream_passthrough_unnamed_events_get_their_type_as_name(prefix: bytes) -> None:
+    words = b"".join(text(f" {number}") for number in range(30))
+    named = START + event("ping") + OPEN + words + CLOSE + LAST + STOP
+    lines = [line for line in named.split(b"\n") if not line.startswith(b"event:")]
+    unnamed = b"\n".join(prefix + line if line.startswith(b"data:") else line for line in lines)
+    transform = create_stream_passthrough(anthropic.dialect, include_usage=False)
+    pieces = [piece + b"\n\n" for piece in unnamed.split(b"\n\n") if piece]
+    out = b"".join(transform.feed(piece) for piece in pieces)
+    expected = [line for line in named.split(b"\n") if line.startswith(b"event:") and line != b"event: ping"]
+    assert [line for line in out.split(b"\n") if line.startswith(b"event:")] == expected
+    assert [line for line in out.split(b"\n") if line.startswith(b"data:")] == [
+        line for line in lines if line.startswith(b"data:")
+    ]
+    assert (transform.has_ended, transform.error) == (True, None)
+
+
 def test_stream_passthrough_repeated_message_start_is_dropped() -> None:
     transform = create_stream_passthrough(anthropic.dialect, include_usage=False)
     out = transform.feed(START + START + OPEN + text("a") + START + CLOSE + LAST + STOP)

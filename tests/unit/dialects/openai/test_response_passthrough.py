@@ -45,14 +45,18 @@ def test_passthrough_incomplete_response_is_repaired() -> None:
     assert made["id"].startswith("chatcmpl-")
 
 
-def test_passthrough_usage_above_maximum_is_zero() -> None:
-    """Larger numbers overflow the database column and the price."""
+def test_passthrough_usage_without_valid_count_is_missing() -> None:
+    """Larger numbers overflow the database column and the price. A usage of 0 would cost nothing."""
     much = {"prompt_tokens": 10**400, "completion_tokens": 2**63, "total_tokens": 10**400 + 2**63}
-    for details in ({}, {"prompt_tokens_details": {"cached_tokens": 2**63}}):
-        passed = pass_through_response(dialect, response(usage={**much, **details}))
-        assert passed.usage == TokenUsage()
-        reported = json.loads(passed.body)["usage"]
-        assert (reported["prompt_tokens"], reported["completion_tokens"], reported["total_tokens"]) == (0, 0, 0)
+    negative = {"prompt_tokens": -1, "completion_tokens": -1, "total_tokens": -2}
+    flags = {"prompt_tokens": True, "completion_tokens": False}
+    for usage in (much, {**much, "prompt_tokens_details": {"cached_tokens": 2**63}}, negative, flags):
+        passed = pass_through_response(dialect, response(usage=usage))
+        assert passed.usage is None
+        assert json.loads(passed.body)["usage"] is None
+
+
+def test_passthrough_usage_at_maximum_is_kept() -> None:
     most = {
         "prompt_tokens": MAX_USAGE_TOKENS,
         "completion_tokens": MAX_USAGE_TOKENS,

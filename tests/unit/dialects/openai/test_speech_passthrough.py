@@ -43,7 +43,7 @@ def test_speech_empty_audio_is_not_a_start() -> None:
     assert (audio.end(), audio.has_started, audio.has_ended) == (b"", False, False)
 
 
-@pytest.mark.parametrize("content_type", [b"application/json", b"text/html; charset=utf-8"])
+@pytest.mark.parametrize("content_type", [b"application/json", b"text/html; charset=utf-8", b"Application/JSON"])
 def test_speech_other_content_type_is_rejected(content_type: bytes) -> None:
     body = RequestBody(b'{"model": "tts-1", "input": "Hi"}')
     assert not SpeechPassthrough(decode_routing_info(body), "tts-1").accept_head(content_type)

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.codecs import create_stream_passthrough
+from tests.codecs import create_stream_passthrough, create_stream_transform
 
+from svc.dialects import anthropic
 from svc.dialects.openai import dialect
 from svc.dialects.stream_transform import StreamTransform
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
@@ -165,6 +166,20 @@ def test_passthrough_finish_reason_is_normalized(reason: str, shown: str) -> Non
     transform, out = run(FIRST + chunk({}, reason) + DONE)
     assert transform.finish_reason == shown
     assert chunks(out)[1]["choices"][0]["finish_reason"] == shown
+
+
+@pytest.mark.parametrize("reason", [5, True, ["stop"], {"type": "stop"}], ids=str)
+def test_stream_finish_reason_that_is_no_string_is_stop(reason: Any) -> None:
+    stream = FIRST + WORDS + chunk({}, reason) + DONE
+    for client in (dialect, anthropic.dialect):
+        transform = create_stream_transform(dialect, client, include_usage=False)
+        transform.feed(stream)
+        assert (transform.has_ended, transform.finish_reason, transform.error) == (True, "stop", None)
+
+
+@pytest.mark.parametrize("content_type", [b"Text/Event-Stream", b"TEXT/EVENT-STREAM; Charset=UTF-8", b""])
+def test_stream_media_type_ignores_case(content_type: bytes) -> None:
+    assert create_stream_passthrough(dialect, include_usage=False).accept_head(content_type)
 
 
 def test_passthrough_finish_without_done_marker_is_complete() -> None:

@@ -289,6 +289,11 @@ def test_native_response_complete_or_in_background_is_unchanged(fields: dict[str
     assert pass_through_response(native_response(**fields)).body == native_response(**fields)
 
 
+@pytest.mark.parametrize("usage", [{}, {"input_tokens": 3}, {"input_tokens": -1, "output_tokens": 2}], ids=str)
+def test_native_response_without_both_counts_has_no_usage(usage: dict[str, int]) -> None:
+    assert pass_through_response(native_response(status="completed", usage=usage)).usage is None
+
+
 @pytest.mark.parametrize(
     "fields", [{"status": "in_progress"}, {"status": "queued", "background": False}, {"status": "cancelled"}]
 )
