@@ -7,7 +7,9 @@ httpx2 takes proxies from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import socket
 import ssl
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -22,12 +24,30 @@ from svc.tls_context import without_strict_checks
 HTTP_ERRORS = (httpx2.RequestError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError)
 """Exceptions of a request and of reading its response. UnicodeError is raised for an invalid host name."""
 _ERRNO_PREFIX = re.compile(r"^\[Errno -?\d+\] ")
+_ASYNCIO_CONNECT_FAILURE = re.compile(r"\[Errno (\d+)\] Connect call failed ")
+"""The error of asyncio has the address as a tuple, and for a name with several addresses all of them."""
 
 
-def describe_http_error(error: BaseException) -> str:
-    """Return a short reason for a failure."""
-    reason = _ERRNO_PREFIX.sub("", str(error)).rstrip(".") or type(error).__name__
-    return f"the proxy refused the connection: {reason}" if isinstance(error, httpx2.ProxyError) else reason
+def describe_http_error(error: BaseException, proxy: str | None = None) -> str:
+    """Return a short reason for a failure. `proxy` is the URL of the proxy, if the request uses one."""
+    text = str(error)
+    if refused := _ASYNCIO_CONNECT_FAILURE.search(text):
+        reason = os.strerror(int(refused[1]))
+    else:
+        reason = _ERRNO_PREFIX.sub("", text).rstrip(".") or type(error).__name__
+    if isinstance(error, httpx2.ProxyError):
+        return f"the proxy refused the connection: {reason}"
+    is_unreachable = refused or isinstance(error, (httpx2.ConnectError, ConnectionRefusedError, socket.gaierror))
+    if proxy is not None and is_unreachable and not _is_tls_error(error):
+        return f"the proxy at {urlsplit(proxy).netloc.rpartition('@')[2]} cannot be reached: {reason}"
+    return reason
+
+
+def _is_tls_error(error: BaseException | None) -> bool:
+    """Return whether TLS failed, which may be that of the server behind the proxy."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def create_tls_context(*, trust_env: bool = True) -> ssl.SSLContext:

@@ -19,6 +19,7 @@ from svc import plugins
 from svc.cli import _gateway_address, base
 from svc.client.address import with_v1_suffix
 from svc.client.config import normalize_api_key
+from svc.client.discovery import find_gateway
 from svc.client.http_session import HttpSession, SessionTimeouts
 from svc.client.transport import run_sync
 from svc.errors import CommandFailed, GatewayFailed, InvalidRequest, NotFound, UsageError
@@ -153,7 +154,8 @@ class DatabaseAdminClient:
         return lifecycle.revoke_key(self._database, id)
 
     def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
-        raise UsageError("Only a running gateway has this information: use --gateway http://127.0.0.1:3000.")
+        url = find_gateway(base.home()) or "http://127.0.0.1:3000"
+        raise UsageError(f"Only a running gateway has this information: use --gateway {url}")
 
     def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
         usage_query = parse_usage_query(parameters)

@@ -19,7 +19,7 @@ from svc.client.blocking_transport import (
 )
 from svc.client.transport import ClientRequest, ClientResponse, RequestTimeouts
 from svc.errors import UsageError
-from svc.outbound_http import checked_environment
+from svc.outbound_http import checked_environment, find_environment_proxy
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ class AsyncTransport:
             raise UsageError("http_client of AsyncClient must be an httpx2.AsyncClient.")
         self._is_owner = http_client is None
         self.is_direct = direct
+        self._proxy = find_environment_proxy(base_url) if self._is_owner and not direct else None
         with checked_environment():
             self._options = http_client_options(base_url, direct) if self._is_owner else {}
             self._http_client = http_client or httpx2.AsyncClient(**self._options)
@@ -54,7 +55,7 @@ class AsyncTransport:
         self, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., Any] | None = None
     ) -> httpx2.Response:
         http_client = self._current_http_client()
-        with translate_http_errors():
+        with translate_http_errors(self._proxy):
             http_request = build_http_request(http_client, request, timeouts, trace)
             async with _timeout_at(timeouts.deadline):
                 return await http_client.send(http_request, stream=True, follow_redirects=False)

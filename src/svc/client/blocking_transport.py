@@ -27,6 +27,7 @@ from svc.outbound_http import (
     HTTP_ERRORS,
     checked_environment,
     describe_http_error,
+    find_environment_proxy,
     select_tls_context,
     supports_http2,
 )
@@ -48,6 +49,7 @@ class BlockingTransport:
         self._is_owner = http_client is None
         self.is_direct = direct
         self._base_url = base_url
+        self._proxy = find_environment_proxy(base_url) if self._is_owner and not direct else None
         self._pid = os.getpid()
         self._http_client = http_client or self._create_http_client()
 
@@ -64,7 +66,7 @@ class BlockingTransport:
     def _send(
         self, request: ClientRequest, timeouts: RequestTimeouts, trace: Callable[..., None] | None = None
     ) -> httpx2.Response:
-        with translate_http_errors():
+        with translate_http_errors(self._proxy):
             http_client = self._current_http_client()
             http_request = build_http_request(http_client, request, timeouts, trace)
             return http_client.send(http_request, stream=True, follow_redirects=False)
@@ -244,11 +246,11 @@ def http_client_options(base_url: str, direct: bool) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def translate_http_errors() -> Iterator[None]:
-    """Raise TimeoutError or ConnectionError for the exceptions of httpx2."""
+def translate_http_errors(proxy: str | None = None) -> Iterator[None]:
+    """Raise TimeoutError or ConnectionError for the exceptions of httpx2. `proxy` is that of a new connection."""
     try:
         yield
     except httpx2.TimeoutException as error:
         raise TimeoutError from error
     except HTTP_ERRORS as error:
-        raise ConnectionError(describe_http_error(error)) from error
+        raise ConnectionError(describe_http_error(error, proxy)) from error

@@ -86,7 +86,7 @@ async def connect_live(session: HttpSession, connection_options: Mapping[str, An
         ) from None
     except (OSError, ProxyError) as error:
         raise GatewayFailed(
-            f"The gateway at {session.base_url} cannot be reached: {_describe_os_error(error)}."
+            f"The gateway at {session.base_url} cannot be reached: {_describe_os_error(error, options['proxy'])}."
         ) from error
     except InvalidHandshake as error:
         raise GatewayFailed(_describe_other_server(session.base_url, "is not that of a WebSocket")) from error
@@ -431,8 +431,10 @@ def _to_exception(event: speech.ErrorEvent | GatewayFailed) -> SvcError:
     return error_from_code(event.code, event.message)
 
 
-def _describe_os_error(error: BaseException) -> str:
-    return "timed out" if isinstance(error, TimeoutError) else describe_http_error(error)
+def _describe_os_error(error: BaseException, proxy: object = None) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return describe_http_error(error, proxy if isinstance(proxy, str) else None)
 
 
 def _describe_close(error: ConnectionClosed) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from svc.cli import base, main
+from svc.cli import _local_gateway, base, main
 from svc.stores.database.base import AttemptDetail, LedgerEntry
 from svc.stores.database.factory import open_database
 
@@ -260,3 +260,9 @@ def test_registry_mirror_registry_option_or_argument_selects_registry(command: C
     for arguments in (["http://127.0.0.1:9"], ["--registry", "http://127.0.0.1:9"]):
         assert "http://127.0.0.1:9" in command("registry", "mirror", *arguments, status=1)
     assert "--registry" in command("registry", "mirror", status=2)
+
+
+def test_limits_without_gateway_name_the_running_one(command: Command, home: Path) -> None:
+    assert "use --gateway http://127.0.0.1:3000" in command("keys", "limits", status=2)
+    _local_gateway.write_gateway_record(home, "http://127.0.0.1:45600/v1")
+    assert "use --gateway http://127.0.0.1:45600/v1" in command("keys", "limits", status=2)

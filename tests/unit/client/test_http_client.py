@@ -204,6 +204,27 @@ def test_client_wrong_proxy_password_raises_error_without_it(
     assert "pass-word" not in str(caught.value)
 
 
+def test_client_unreachable_proxy_is_named_without_credentials(
+    chat: Chat, server: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = closed_port()
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{CREDENTIALS}@127.0.0.1:{port}")
+    reason = f"the proxy at 127.0.0.1:{port} cannot be reached: (All connection attempts failed|Connection refused)"
+    with pytest.raises(errors.GatewayFailed, match=reason) as caught:
+        chat(server)
+    assert "pass-word" not in str(caught.value)
+
+
+def test_client_untrusted_certificate_behind_proxy_is_that_of_the_gateway(
+    chat: Chat, server: FakeProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ForwardProxy(tmp_path, CREDENTIALS) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with pytest.raises(errors.GatewayFailed, match="certificate verify failed") as caught:
+            chat(server)
+    assert "the proxy" not in str(caught.value)
+
+
 @pytest.mark.parametrize("proxy", ["ftp://user:pass-word@proxy", "http://user:pass-word@proxy:port"])
 def test_client_invalid_proxy_raises_usage_error_without_credentials(
     chat: Chat, server: FakeProvider, monkeypatch: pytest.MonkeyPatch, proxy: str

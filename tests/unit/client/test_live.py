@@ -474,6 +474,25 @@ def test_client_socks_proxy_without_package_names_it(monkeypatch: pytest.MonkeyP
         assert "pass-word" not in str(caught.value)
 
 
+def test_live_unreachable_proxy_is_named_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:pass-word@127.0.0.1:{port}")
+    options: dict[str, Any] = {"gateway_url": "http://gateway.example", "api_key": "key-1"}
+    reason = f"the proxy at 127.0.0.1:{port} cannot be reached: Connection refused"
+
+    async def main() -> None:
+        async with svc.AsyncClient(**options) as client:
+            await client.live()
+
+    with svc.Client(**options) as client, pytest.raises(errors.GatewayFailed, match=reason):
+        client.live()
+    with pytest.raises(errors.GatewayFailed, match=reason) as caught:
+        asyncio.run(main())
+    assert "pass-word" not in str(caught.value)
+
+
 def test_live_socks_proxy_without_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://user:pass-word@127.0.0.1:1")
     options: dict[str, Any] = {"gateway_url": "http://gateway.example", "api_key": "key-1"}
