@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     with orchestrator:
         if many:
             return _run_many(orchestrator, pipeline.name, inputs, args, args.jobs or DEFAULT_JOBS)
-        return _run_one(orchestrator, inputs.items[0].text, args)
+        return _run_one(orchestrator, pipeline, inputs.items[0].text, args)
 
 
 def _open_cluster(args: argparse.Namespace, text: str) -> Any:
@@ -118,7 +118,7 @@ def _open_cluster(args: argparse.Namespace, text: str) -> Any:
     return cluster.RayCluster(args.ray, text, args.pipeline, os.environ, args.jobs)
 
 
-def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespace) -> int:
+def _run_one(orchestrator: Orchestrator, pipeline: Pipeline, input_name: str, args: argparse.Namespace) -> int:
     if orchestrator.output_kind == "audio" and args.output is None:
         raise UsageError("This pipeline outputs audio: set a file with -o FILE.wav")
     check_output_paths(orchestrator.output_kind, output_path=args.output, keep_folder=args.keep)
@@ -144,6 +144,7 @@ def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespa
         run_output = orchestrator.run(input_name, item, on_stage_event)
     result = save_outputs(run_output, output_path=args.output, keep_folder=args.keep)
     if args.json:
+        _warn_of_other_providers(pipeline, result)
         _warn_of_cut_outputs(result)
         print_json(msgspec.to_builtins(result))
         return 1 if result.error else 0
@@ -151,10 +152,20 @@ def _run_one(orchestrator: Orchestrator, input_name: str, args: argparse.Namespa
         print(result.output.text)
     elif print_chunks and (printed or result.output is not None):
         print()
+    _warn_of_other_providers(pipeline, result)
     _warn_of_cut_outputs(result)
     if result.error:
         raise CommandFailed(f"Stage {result.error.stage!r} failed ({result.error.code}): {result.error.message}")
     return 0
+
+
+def _warn_of_other_providers(pipeline: Pipeline, result: RunResult) -> None:
+    requested = {stage.id: stage.provider for stage in pipeline.stages}
+    for stage in result.stages:
+        provider = requested.get(stage.id)
+        if stage.route == "gateway" and provider and stage.provider and stage.provider.lower() != provider.lower():
+            text = f"the gateway sent stage {stage.id!r} to the provider {stage.provider}, not to {provider}"
+            print(f"svc: {text}", file=sys.stderr)
 
 
 def _warn_of_cut_outputs(result: RunResult) -> None:

@@ -248,7 +248,8 @@ class AsyncClient(BaseClient):
 class AsyncChatStream(AsyncIterator["ChatChunk"]):
     """The chunks of a streamed response. Raises SvcError if it is interrupted.
 
-    `text` and `usage` are totals. `tool_calls` has the complete calls at the end.
+    `text` and `usage` are totals. `tool_calls` has the complete calls at the end. `provider` is the one that the
+    gateway chose.
     """
 
     def __init__(self, stream: ChatResponseStream) -> None:
@@ -257,6 +258,7 @@ class AsyncChatStream(AsyncIterator["ChatChunk"]):
         self.usage = stream.usage
         self.tool_calls = stream.tool_calls
         self.request_id = stream.request_id
+        self.provider = stream.provider
 
     @property
     def message(self) -> dict[str, Any]:

@@ -170,6 +170,7 @@ class ChatResponseStream(SdkEventStream[ChatChunk]):
         """The tool calls, once the finish reason was returned. Empty before."""
         self.usage: ChatUsage | None = None
         self.model = ""
+        self.provider = response.headers.get("x-svc-provider")
 
     async def next(self) -> ChatChunk | None:
         chunk = await super().next()

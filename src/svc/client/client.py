@@ -249,7 +249,8 @@ class Client(BaseClient):
 class ChatStream(Iterator["ChatChunk"]):
     """The chunks of a streamed response. Raises SvcError if it is interrupted.
 
-    `text` and `usage` are totals. `tool_calls` has the complete calls at the end.
+    `text` and `usage` are totals. `tool_calls` has the complete calls at the end. `provider` is the one that the
+    gateway chose.
     """
 
     def __init__(self, stream: ChatResponseStream) -> None:
@@ -258,6 +259,7 @@ class ChatStream(Iterator["ChatChunk"]):
         self.usage = stream.usage
         self.tool_calls = stream.tool_calls
         self.request_id = stream.request_id
+        self.provider = stream.provider
 
     @property
     def message(self) -> dict[str, Any]:

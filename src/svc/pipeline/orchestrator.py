@@ -29,7 +29,8 @@ class StageOutput(msgspec.Struct, omit_defaults=True):
 class StageResult(msgspec.Struct, omit_defaults=True):
     """The result of one stage. `ms` is the time from its first input to its last chunk. Stages overlap.
 
-    Stages with a language model have its `finish_reason`, such as `length` for an output that was cut off.
+    Stages with a language model have its `finish_reason`, such as `length` for an output that was cut off. `provider`
+    is the one that responded.
     """
 
     id: str
@@ -197,7 +198,8 @@ class _MeasuredStage(Iterator[StageChunk]):
         ms = 0 if self._started_at is None else round((self._ended_at - self._started_at) * 1000)
         output = self.build_output() if self.is_complete else None
         runner, run_info = self.runner, self.run_info
+        provider = (run_info.provider if runner.route == "gateway" else None) or runner.provider
         return StageResult(
-            *(self.id, runner.route, runner.model, runner.provider, ms, run_info.usage, output),
+            *(self.id, runner.route, runner.model, provider, ms, run_info.usage, output),
             finish_reason=run_info.finish_reason,
         )

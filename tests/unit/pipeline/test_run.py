@@ -112,6 +112,28 @@ def test_run_output_that_is_cut_off_is_reported(
     assert capsys.readouterr().err.startswith("svc: 2 of 2 inputs have an output that was cut off") is (cut is not None)
 
 
+@pytest.mark.parametrize(("responded", "warns"), [("openai", False), ("azure", True)])
+def test_run_provider_that_the_gateway_chose_is_reported(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str], responded: str, warns: bool
+) -> None:
+    gateway.always_plays(sse(openai_wire.stream("One two"), headers={"x-svc-provider": responded}))
+    warning = "svc: the gateway sent stage 'ask' to the provider azure, not to openai\n" if warns else ""
+    assert run(ONE, "--input", "Hi") == 0
+    assert capsys.readouterr() == ("One two\n", warning)
+    assert run(ONE, "--input", "Hi", "--json") == 0
+    assert result(capsys)["stages"][0]["provider"] == responded
+
+
+def test_run_provider_that_is_called_directly_keeps_its_name(
+    provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a")
+    monkeypatch.setenv("PROVIDER_A_BASE_URL", f"{provider.address}/v1")
+    provider.always_plays(sse(openai_wire.stream("One two"), headers={"x-svc-provider": "azure"}))
+    assert run(ONE, "--input", "Hi", "--json") == 0
+    assert result(capsys)["stages"][0]["provider"] == "openai"
+
+
 def test_run_failed_stage_is_reported_and_earlier_outputs_are_kept(
     gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def stream_chat(
         temperature=options.temperature,
         top_p=options.top_p,
     ) as stream:
+        run_info.provider = stream.provider
         for chunk in stream:
             if chunk.finish_reason is not None:
                 run_info.finish_reason = chunk.finish_reason

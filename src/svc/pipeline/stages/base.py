@@ -72,6 +72,8 @@ class StageRunInfo:
     def __init__(self) -> None:
         self.usage: StageUsage | None = None
         self.finish_reason: str | None = None
+        self.provider: str | None = None
+        """The provider that the gateway chose, if the response names it."""
 
 
 def bundle_file(bundle: Bundle, name: str) -> Path:
