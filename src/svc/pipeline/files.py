@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import warnings
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,6 +99,8 @@ def _parse_audio(data: bytes, source: str) -> AudioChunk:
         wav = parse_wav(data)
     except InvalidRequest as error:
         raise UsageError(f"{source}: {error.message}") from None
+    if wav.truncation_warning:
+        warnings.warn(f"{source}: {wav.truncation_warning}", stacklevel=2)
     return AudioChunk(wav.format, bytes(wav.samples))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 import wave
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.fakes.provider import FakeProvider
 from tests.unit.pipeline.conftest import install_bundle, run
 
 from svc.errors import UsageError
+from svc.pipeline.files import read_input
 from svc.pipeline.inputs import expand_inputs, output_names
 
 ASK = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
@@ -190,3 +192,16 @@ def test_run_unusable_input_or_output_is_wrong_use(
     assert message in capsys.readouterr().err
     assert gateway.requests == []
     assert not Path("-").exists()
+
+
+def test_read_input_truncated_audio_warns_with_its_name() -> None:
+    with wave.open("talk.wav", "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(64000))
+    whole = Path("talk.wav").read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_input("talk.wav", "audio")
+    Path("talk.wav").write_bytes(whole[:-32000])
+    with pytest.warns(UserWarning, match=r"talk.wav: The WAV file is truncated: it has 1\.0 of 2\.0 seconds"):
+        read_input("talk.wav", "audio")
