@@ -184,6 +184,18 @@ async def test_rate_limiter_rpm_exceeded_is_rejected_with_headers(harness: Limit
     await harness.reserve(ApiKey("other", "other", rpm=2), routing_info(), chain)
 
 
+async def test_rate_limiter_day_begins_while_limits_are_computed_ends_old_period(
+    harness: LimiterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, midnight = ApiKey("k", "shop", budget_usd=1.0, budget_period="day"), 20_000 * 86_400
+    times = itertools.chain([midnight - 0.001], itertools.repeat(midnight + 60.0))
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    harness.limiter._limits_of(key)
+    period_start = harness.limiter._limits_of(key).period_start
+    monkeypatch.undo()
+    assert period_start == midnight
+
+
 async def test_rate_limiter_attempts_without_a_key_are_limited_by_name(harness: LimiterHarness) -> None:
     for _ in range(2):
         await harness.limiter.count_attempt("login:192.0.2.1", 2)

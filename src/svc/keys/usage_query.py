@@ -100,11 +100,15 @@ def parse_usage_query(parameters: Mapping[str, str]) -> UsageQuery:
     limit = parameters.get("limit")
     if limit is not None and not (limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_USAGE_ROWS):
         raise InvalidRequest(f"limit must be a number from 1 to {MAX_USAGE_ROWS}.", param="limit")
+    since = parse_time(parameters.get("since"), "since") or 0.0
+    until = parse_time(parameters.get("until"), "until") or math.inf
+    if since > until:
+        raise InvalidRequest("since must not be later than the end of the period, until.", param="since")
     return UsageQuery(
         by=by,
         tag=tag,
-        since=parse_time(parameters.get("since"), "since") or 0.0,
-        until=parse_time(parameters.get("until"), "until") or math.inf,
+        since=since,
+        until=until,
         limit=None if limit is None else int(limit),
         before=parameters.get("before"),
         key_id=parameters.get("key"),

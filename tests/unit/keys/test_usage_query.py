@@ -92,3 +92,10 @@ def test_usage_query_request_with_invalid_id_or_other_parameter_is_rejected(para
     with pytest.raises(InvalidRequest) as caught:
         parse_usage_query(parameters)
     assert caught.value.param == "request"
+
+
+@pytest.mark.parametrize("since", ["2026-03-04T00:00:00Z", "5m"])
+def test_usage_query_since_after_until_is_rejected(since: str) -> None:
+    with pytest.raises(InvalidRequest, match="since must not be later") as caught:
+        parse_usage_query({"since": since, "until": "2026-03-03T00:00:00Z"})
+    assert caught.value.param == "since"

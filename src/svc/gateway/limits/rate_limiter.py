@@ -275,7 +275,8 @@ class RateLimiter:
         if isinstance(key, EphemeralKey):
             key = key.parent
         cached = self._cached_limits.get(key.id)
-        if cached is not None and cached.key is key and time.time() < cached.expires_at:
+        now = time.time()  # read once: a day can begin between two readings
+        if cached is not None and cached.key is key and now < cached.expires_at:
             return cached.limits
         if len(self._cached_limits) >= MAX_CACHED_KEY_LIMITS:
             self._cached_limits.clear()
@@ -287,9 +288,11 @@ class RateLimiter:
             concurrency=key.concurrency,
             budget_nano_usd=budget,
             period=key.budget_period,
-            period_start=int(budget_period_start(key.budget_period)) if budget else 0,
+            period_start=int(budget_period_start(key.budget_period, now)) if budget else 0,
         )
-        self._cached_limits[key.id] = _CachedKeyLimits(key, limits, budget_period_start("day") + BUDGET_DAY_SECONDS)
+        self._cached_limits[key.id] = _CachedKeyLimits(
+            key, limits, budget_period_start("day", now) + BUDGET_DAY_SECONDS
+        )
         return limits
 
     def _reserve_locally(
