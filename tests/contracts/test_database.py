@@ -65,6 +65,38 @@ def test_postgres_repeated_statements_are_not_prepared(postgres: Callable[[], st
     database.close()
 
 
+def end_connections(url: str) -> None:
+    """End all other connections to the database, as a restart of the server does."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        assert admin.execute(f"SELECT pg_terminate_backend(pid, 10000) {others}".encode()).fetchall() == [(True,)]
+
+
+def test_postgres_idle_connection_ended_by_server_is_replaced(postgres: Callable[[], str]) -> None:
+    url = postgres()
+    database = PostgresDatabase(url)
+    database.migrate()
+    end_connections(url)
+    assert database.put_key(make_key("key_1")).id == "key_1"
+    end_connections(url)
+    assert [key.id for key in database.list_keys()] == ["key_1"]
+    database.close()
+
+
+def test_postgres_connection_ended_in_transaction_fails_the_transaction(postgres: Callable[[], str]) -> None:
+    url = postgres()
+    database = PostgresDatabase(url)
+    database.migrate()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pytest.raises(StoreUnavailable))
+        stack.enter_context(database._transaction())
+        database.ping()
+        end_connections(url)
+        database.ping()
+    assert database.list_keys() == []
+    database.close()
+
+
 @pytest.fixture
 def standby(postgres: Callable[[], str]) -> str:
     """The URL of a database that refuses changes, as a standby does. It has the key `key_1`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import select
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -61,7 +62,9 @@ class PostgresDatabase(SqlDatabase):
                 connection.cancel_safe(timeout=POSTGRES_CONNECT_TIMEOUT_SECONDS)
 
     def _connect(self) -> psycopg.Connection[Any]:
-        if self._connection is None or self._connection.closed:
+        if self._connection is not None and _is_ended_by_server(self._connection):
+            self.close()
+        if self._connection is None:
             self._connection = _TimeoutConnection.connect(
                 self._url,
                 autocommit=True,
@@ -171,6 +174,21 @@ class PostgresDatabase(SqlDatabase):
             self._run_statement(f"SET LOCAL statement_timeout = {round(self._timeout_seconds * 1000)}")
             self._run_statement("SELECT pg_advisory_xact_lock(?)", (MIGRATION_LOCK_ID,))
             yield
+
+
+def _is_ended_by_server(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the server or a proxy ended an idle connection, such as at a restart.
+
+    It then sent an error or EOF. A server also sends changed settings without a request. The new connection is then
+    unnecessary, and harmless.
+    """
+    if connection.closed:
+        return True
+    if connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        return False  # the statements of a transaction belong to one connection
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _describe_database(url: str) -> str:
