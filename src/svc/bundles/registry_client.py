@@ -103,10 +103,13 @@ class RegistryClient:
     def fetch_index(self, model_id: str | None = None, warn: Callable[[str], None] = log.warning) -> list[BundleEntry]:
         """Return every valid entry, or those of one model. An unknown model has none.
 
-        `warn` is called with a message about skipped entries. Raises RegistryFailed.
+        `warn` is called with a message about skipped entries. Raises RegistryFailed, and RegistryUnreachable also for
+        5xx: a proxy without its registry, or a registry without its bucket.
         """
         path = "/index" if model_id is None else f"/index/{model_id}"
         with self.request("GET", path, {"accept-encoding": "gzip"}) as response:
+            if 500 <= response.status_code <= 599:
+                raise RegistryUnreachable(self._decode_error(response).message)
             if response.status_code == 404 and model_id is not None:
                 return []
             self.check_status(response, 200)
@@ -206,7 +209,7 @@ class RegistryClient:
         except (ValueError, RecursionError, RegistryUnreachable):
             detail = _RegistryErrorDetail()
         error_class = _ERRORS_BY_CODE.get(detail.code or "", RegistryFailed)
-        message = http_client.sanitize_text(detail.message, 2000) or f"it returned status {response.status_code}"
+        message = http_client.sanitize_text(detail.message, 2000) or f"it returned status {response.status_code}."
         if error_class is AuthenticationFailed:  # the server's message names headers, which users do not set
             message = f"{message} ({KEY_SOURCE_HINT})." if self._key else KEY_MISSING_HINT
         return error_class(f"{self.url}: {message}")

@@ -37,6 +37,15 @@ def test_pull_cached_bundle_works_without_network(served, machine):
     assert "m/1.0/any" in json.loads((two.root / "index.json").read_text())
 
 
+def test_pull_registry_behind_failing_proxy_uses_installed_version(served, machine):
+    two = machine("two")
+    two.run("registry", "pull", "m", "--registry", served.url)
+    with WebServer(lambda request: Answer(502, body=b"<html>Bad Gateway</html>")) as proxy:
+        pulled = two.run("registry", "pull", "m", "--registry", proxy.url)
+        assert pulled.stderr == f"svc: {proxy.url}: it returned status 502. Using the newest installed version.\n"
+        assert "returned status 502" in two.run("registry", "pull", "n", "--registry", proxy.url, check=1).stderr
+
+
 def test_pull_exact_cached_version_opens_no_connection(served, machine):
     """The listener would see any connection."""
     two = machine("two")

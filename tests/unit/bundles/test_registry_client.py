@@ -183,6 +183,21 @@ def test_registry_client_malformed_error_body_raises_registry_failed(serve, body
             call()
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (502, b"<html>Bad Gateway</html>", "it returned status 502."),
+        (502, b'{"error": {"code": "registry_error", "message": "The bucket is down."}}', "The bucket is down."),
+        (500, b"", "it returned status 500."),
+    ],
+)
+def test_fetch_index_5xx_raises_registry_unreachable(serve, status, body, message):
+    server = serve(lambda request: Answer(status, body=body))
+    with pytest.raises(RegistryUnreachable) as caught:
+        RegistryClient(server.url).fetch_index("m")
+    assert caught.value.message == f"{server.url}: {message}"
+
+
 @pytest.mark.parametrize("body", [b"\xff", b"", b"[" * 100_000, b'{"model_id": "\xff"}'])
 def test_publish_malformed_response_raises_registry_failed(serve, body):
     remote = RegistryClient(serve(lambda request: Answer(body=body)).url)
