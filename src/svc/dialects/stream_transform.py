@@ -29,6 +29,7 @@ class StreamTransform:
 
     __slots__ = (
         "_splitter",
+        "_start_usage",
         "_template",
         "_usage_before_finish",
         "api_key",
@@ -82,6 +83,8 @@ class StreamTransform:
         """
         self._template: ChunkTemplate | None = None
         """The template of the last event. It converts events that differ from that one in their text only."""
+        self._start_usage: TokenUsage | None = None
+        """The usage of the start event, which has only the first tokens of the completion."""
         self._usage_before_finish: TokenUsage | None = None
         """The usage before the event with the finish reason."""
         self._splitter = EventSplitter()
@@ -91,6 +94,11 @@ class StreamTransform:
         """Whether `usage` is that of the complete response. Some upstreams also report a usage at the start."""
         is_later = self.usage is not None and self.usage is not self._usage_before_finish
         return is_later and self.finish_reason is not None
+
+    @property
+    def has_only_start_usage(self) -> bool:
+        """Whether the upstream has reported no usage since its start event."""
+        return self.usage is not None and self.usage is self._start_usage
 
     @property
     def text_tokens(self) -> int | None:

@@ -106,7 +106,7 @@ class StreamTranslation(StreamTransform):
             case StreamStart():
                 self.has_started = True
                 self.model = delta.model
-                self.usage = delta.usage or self.usage
+                self.usage = self._start_usage = delta.usage or self.usage
             case UsageUpdate(usage):
                 self.usage = usage
             case StreamFinish(reason):

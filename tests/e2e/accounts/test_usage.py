@@ -204,6 +204,25 @@ def test_ledger_cache_write_tokens_have_own_price(gateway: Gateway, provider_b: 
     assert [attempt["provider"] for attempt in entry["attempts_detail"]] == ["anthropic"]
 
 
+def test_ledger_stream_whose_end_has_no_usage_is_estimated(gateway: Gateway, provider_b: FakeProvider) -> None:
+    """The start event has the tokens of the prompt, but only the first token of the completion."""
+    stop = {"stop_reason": "end_turn", "stop_sequence": None}
+    events = [
+        anthropic_wire.event(
+            "message_start", message=anthropic_wire.message(usage={"input_tokens": 5, "output_tokens": 1})
+        ),
+        *anthropic_wire.block(0, anthropic_wire.text("The quick brown fox jumps over the lazy dog. " * 20)),
+        anthropic_wire.event("message_delta", delta=stop),
+        anthropic_wire.event("message_stop"),
+    ]
+    for send in (gateway.chat, gateway.message):
+        provider_b.plays(sse(events))
+        got = send(CLAUDE, stream=True)
+        entry = entry_of(gateway, got.headers["x-request-id"])
+        assert (entry["status"], entry["prompt_tokens"], entry["estimated"]) == ("ok", 5, True)
+        assert 100 < entry["completion_tokens"] < 1000
+
+
 def test_ledger_upstream_error_entry_has_no_tokens(gateway: Gateway, provider_a: FakeProvider) -> None:
     provider_a.always_plays(answer(400, {"error": {"message": "no"}}))
     got = gateway.chat()

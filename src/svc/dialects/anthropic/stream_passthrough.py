@@ -89,7 +89,7 @@ class AnthropicPassthrough(Passthrough):
             case StreamStart():
                 self.has_started = True
                 self.model = delta.model
-                self.usage = delta.usage or self.usage
+                self.usage = self._start_usage = delta.usage or self.usage
             case UsageUpdate(usage):
                 self.usage = usage
             case StreamFinish(reason):

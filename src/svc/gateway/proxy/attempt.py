@@ -312,6 +312,11 @@ class Attempt(ResponseReceiver):
         return self._transform.usage if self._transform is not None else self._response_usage
 
     @property
+    def has_only_start_usage(self) -> bool:
+        """Whether `usage` is that of the start of a stream, with only the first tokens of the completion."""
+        return self._transform is not None and self._transform.has_only_start_usage
+
+    @property
     def usage_is_estimated(self) -> bool:
         """Whether `usage` is not the provider's own."""
         return self._has_estimated_usage or (self._transform is not None and self._transform.usage_is_estimated)

@@ -28,7 +28,8 @@ def compute_bill(
     is_estimated = attempt is not None and attempt.usage_is_estimated and usage is not None
     if attempt is not None and attempt.is_done and not attempt.received_bytes:
         attempt = None  # it failed, and the request was waiting for its retry
-    if attempt is not None and (status != "error") and (status != "ok" or reported_usage is None):
+    is_incomplete = status != "ok" or reported_usage is None or (attempt is not None and attempt.has_only_start_usage)
+    if attempt is not None and status != "error" and is_incomplete:
         usage, is_guess = attempt.billable_usage(reported_usage, raw)
         is_estimated = is_estimated or is_guess
     bill = Bill(usage, ledger.compute_cost(source.backend, usage), is_estimated) if usage is not None else EMPTY_BILL
