@@ -29,7 +29,7 @@ class SdkEventStream(ABC, Generic[ItemT]):
         self._items: deque[ItemT] = deque()
         self._failure: SvcError | None = None
         """Raised after the items before it."""
-        self._is_complete = self._closed = False
+        self._is_complete = self._closed = self._has_item = False
         self.request_id = response.headers.get("x-request-id")
 
     async def next(self) -> ItemT | None:
@@ -54,12 +54,20 @@ class SdkEventStream(ABC, Generic[ItemT]):
         try:
             for event in split_events(self._splitter.feed_block(data) if data else self._splitter.flush()):
                 self._handle_event(event)
+                self._has_item = self._has_item or bool(self._items)
             if self._is_last_event_read or not data:
                 if not self._has_result:
-                    raise ProviderFailed("The response was interrupted.")
+                    raise ProviderFailed(self._describe_missing_end())
                 self._is_complete = True
         except SvcError as error:
             self._failure = error
+
+    def _describe_missing_end(self) -> str:
+        content_type = self._response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if self._has_item or content_type in ("", "text/event-stream"):
+            return "The response was interrupted."
+        # Such as the page of a web server at an address without `/v1`.
+        return f"The response has the content type {content_type[:80]!r} instead of events. Check the address."
 
     @abstractmethod
     def _handle_event(self, event: bytes) -> None:

@@ -134,6 +134,12 @@ def test_run_provider_that_is_called_directly_keeps_its_name(
     assert result(capsys)["stages"][0]["provider"] == "openai"
 
 
+def test_run_response_that_is_a_web_page_is_named(gateway: FakeProvider, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.always_plays(answer(200, b"<html>Welcome</html>", content_type="text/html; charset=utf-8"))
+    assert run(ONE, "--input", "Hi") == 1
+    assert "has the content type 'text/html' instead of events. Check the address." in capsys.readouterr().err
+
+
 def test_run_failed_stage_is_reported_and_earlier_outputs_are_kept(
     gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:
