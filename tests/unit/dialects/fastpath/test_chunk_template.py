@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from svc.dialects.fastpath.chunk_template import MAX_BYTEWISE_SCAN_BYTES, ChunkTemplate, learn_template
@@ -108,6 +108,7 @@ def test_template_invalid_text_does_not_match(text: bytes) -> None:
     assert not learn().matches(START + b"t" + END + b"\n\n" + chunk)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(TEXT_FRAGMENTS, max_size=40).map(b"".join))
 @example(b"\\u00e9" + b"x" * 60)
 def test_template_text_that_matches_is_valid_json(text: bytes) -> None:
