@@ -159,8 +159,11 @@ def check_redis(settings: Settings) -> Iterator[CheckResult]:
 
 def check_blob_store(settings: Settings) -> CheckResult:
     """Check the store of bundles that a registry on this machine would use."""
-    scheme, _, rest = (settings.environ.get("SVC_BLOB_URL") or f"file://{settings.registry_root}").partition("://")
-    if scheme == "file":
+    url = settings.environ.get("SVC_BLOB_URL")
+    if not url:
+        return _check_folder(settings.registry_root)
+    scheme, _, rest = url.partition("://")
+    if scheme == "file" and rest.startswith("/"):
         return _check_folder(Path(rest))
     advice = "check SVC_BLOB_URL, AWS_ENDPOINT_URL and the AWS_ credentials"
     if scheme != "s3" or not rest.partition("/")[0]:

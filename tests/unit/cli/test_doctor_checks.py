@@ -206,7 +206,7 @@ def test_doctor_bucket_down_names_bucket_and_endpoint(
     assert (status, found["blob store"]["state"]) == (1, "bad")
     assert "s3://bundles/prefix" in found["blob store"]["says"]
     assert f"127.0.0.1:{port}" in found["blob store"]["says"]
-    for url in ("gs://x", "s3://", "nonsense"):
+    for url in ("gs://x", "s3://", "nonsense", "file://relative"):
         monkeypatch.setenv("SVC_BLOB_URL", url)
         assert run_doctor(capsys)[1]["blob store"]["state"] == "bad"
 

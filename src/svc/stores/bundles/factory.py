@@ -18,8 +18,13 @@ def open_store(
     folder: Path, environ: Mapping[str, str], *, proxy: bool = False
 ) -> contextlib.AbstractContextManager[BundleStore]:
     """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError."""
-    scheme, _, rest = (environ.get("SVC_BLOB_URL") or f"file://{folder}").partition("://")
+    url = environ.get("SVC_BLOB_URL")
+    if not url:
+        return open_folder(folder, limits_from_environ(environ))
+    scheme, _, rest = url.partition("://")
     if scheme == "file":
+        if not rest.startswith("/"):  # the folder would depend on where each command is started
+            raise UsageError(f"SVC_BLOB_URL is {url!r}. The URL of a folder has three slashes: file:///FOLDER.")
         return open_folder(Path(rest), limits_from_environ(environ))
     if scheme != "s3":
         raise UsageError("SVC_BLOB_URL must begin with file:// or s3://.")
