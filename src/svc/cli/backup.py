@@ -20,6 +20,7 @@ import msgspec
 from svc.app import backup
 from svc.cli import base
 from svc.errors import UsageError
+from svc.stores.bundles.factory import find_store_folder
 from svc.stores.database.factory import database_url
 
 
@@ -35,14 +36,15 @@ def run(args: argparse.Namespace) -> int:
     """Create the archive."""
     home, target = base.home(), Path(args.file)
     database_path = find_sqlite_path(home, "pg_dump copies it, as docs/how-to/back-up-and-restore.md describes")
-    if args.bundles and os.environ.get("SVC_BLOB_URL"):
+    registry_root = find_store_folder(base.registry_root(), os.environ) if args.bundles else None
+    if args.bundles and registry_root is None:
         raise UsageError("--bundles copies a folder, but SVC_BLOB_URL names a bucket. Use its versioning.")
     with base.ProgressBar() as progress:
         manifest = backup.create_backup(
             home,
             database_path,
             target,
-            registry_root=base.registry_root() if args.bundles else None,
+            registry_root=registry_root,
             overwrite=args.force,
             on_progress=progress,
             on_warning=_print_warning,

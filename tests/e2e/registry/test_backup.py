@@ -56,6 +56,15 @@ def test_registry_commands_during_restore_are_refused(machine, tmp_path):
     assert " 1.0 " in one.run("registry", "ls").stdout
 
 
+def test_backup_includes_folder_of_blob_url_and_refuses_bucket(machine, tmp_path):
+    backed_up(machine, tmp_path, SVC_BLOB_URL=(tmp_path / "blobs").as_uri())
+    assert (tmp_path / "blobs/m/1.0/any/m.xyb").is_file()
+    two = restored(machine, tmp_path)
+    assert two.run("registry", "verify").stdout == "ok          m/1.0/any\n"
+    bucket = two.run("backup", "--bundles", tmp_path / "c.tar", check=2, SVC_BLOB_URL="s3://bundles")
+    assert "SVC_BLOB_URL names a bucket" in bucket.stderr
+
+
 def restored(machine, tmp_path):
     """Return a new machine with the backup in b.tar, whose bundles are all valid."""
     two = machine("two")

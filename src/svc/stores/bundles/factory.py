@@ -18,21 +18,32 @@ def open_store(
     folder: Path, environ: Mapping[str, str], *, proxy: bool = False
 ) -> contextlib.AbstractContextManager[BundleStore]:
     """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError."""
-    url = environ.get("SVC_BLOB_URL")
-    if not url:
-        return open_folder(folder, limits_from_environ(environ))
-    scheme, _, rest = url.partition("://")
-    if scheme == "file":
-        if not rest.startswith("/"):  # the folder would depend on where each command is started
-            raise UsageError(f"SVC_BLOB_URL is {url!r}. The URL of a folder has three slashes: file:///FOLDER.")
-        return open_folder(Path(rest), limits_from_environ(environ))
-    if scheme != "s3":
-        raise UsageError("SVC_BLOB_URL must begin with file:// or s3://.")
+    store_folder = find_store_folder(folder, environ)
+    if store_folder is not None:
+        return open_folder(store_folder, limits_from_environ(environ))
     try:
         bucket = plugins.load("stores.bundles", "s3")
     except ImportError as error:
         raise UsageError(f"A bucket needs the package obstore: {install_command('s3')}") from error
     store: contextlib.AbstractContextManager[BundleStore] = bucket.BucketStore(
-        f"s3://{rest}", folder / ".registry", environ, proxy=proxy
+        environ["SVC_BLOB_URL"], folder / ".registry", environ, proxy=proxy
     )
     return store
+
+
+def find_store_folder(folder: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of the bundles, which is `folder` without `SVC_BLOB_URL`. None for a bucket.
+
+    Raises UsageError for another URL.
+    """
+    url = environ.get("SVC_BLOB_URL")
+    if not url:
+        return folder
+    scheme, _, rest = url.partition("://")
+    if scheme == "s3":
+        return None
+    if scheme != "file":
+        raise UsageError("SVC_BLOB_URL must begin with file:// or s3://.")
+    if not rest.startswith("/"):  # the folder would depend on where each command is started
+        raise UsageError(f"SVC_BLOB_URL is {url!r}. The URL of a folder has three slashes: file:///FOLDER.")
+    return Path(rest)
