@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from svc.bundles.disk_space import translate_disk_full_errors
-from svc.errors import BundleNotFound, RegistryFailed, RegistryUnreachable
+from svc.errors import BundleNotFound, InsufficientStorage, RegistryFailed, RegistryUnreachable
 from svc.resilience import Backoff
 from svc.wire.bundle import BundleEntry
 
@@ -167,6 +168,7 @@ def download(
     """
     part, state_file = folder / f"{name}.part", folder / f"{name}.json"
     state = _load_state(part, state_file, entry)
+    _check_free_space(part, entry)
     partial_file = PartialFile(part, state_file, state, on_progress)
     try:
         partial_file.save_state()
@@ -181,6 +183,16 @@ def download(
         remove_partial_files(folder, name)
         raise RegistryFailed(f"The bytes of {entry.key} do not match the index of the registry; they were deleted.")
     return part, digest
+
+
+def _check_free_space(part: Path, entry: BundleEntry) -> None:
+    """Raise InsufficientStorage if the rest cannot fit, before it takes the space that other programs need."""
+    disk = shutil.disk_usage(part.parent)
+    missing_bytes = entry.size_bytes - (part.stat().st_size if part.exists() else 0)
+    if disk.total and missing_bytes > disk.free:
+        raise InsufficientStorage(
+            f"The disk of {part.parent} has {disk.free} bytes free, and {entry.key} needs {missing_bytes} more."
+        )
 
 
 def remove_partial_files(folder: Path, name: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -252,7 +251,7 @@ class FolderSource:
 
 def download_bundle(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
     """Download a bundle durably. Only one process downloads it, and others wait. Keeps nothing of an invalid bundle."""
-    source = _checked_source(store, entry, options)
+    source = _checked_source(entry, options)
     return fetch_into(store, entry, source, durable=True, on_progress=options.report)
 
 
@@ -262,14 +261,12 @@ def _download_and_unpack(store: FolderStore, entry: BundleEntry, options: Resolv
     def unpack(stored_entry: BundleEntry) -> None:
         store.unpack(stored_entry, trusted=True)
 
-    source = _checked_source(store, entry, options)
+    source = _checked_source(entry, options)
     return fetch_into(store, entry, source, on_progress=options.report, on_fetched=unpack)
 
 
-def _checked_source(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleSource:
+def _checked_source(entry: BundleEntry, options: ResolveOptions) -> BundleSource:
     check_trust(entry, options.trusted_keys)
-    if shutil.disk_usage(store.work_dir).free < entry.size_bytes:
-        options.warn(f"The disk has less free space than the {entry.size_bytes} bytes of {entry.key}.")
     return _create_source(options)
 
 

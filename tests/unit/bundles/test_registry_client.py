@@ -15,7 +15,7 @@ from tests.fakes.web import Answer, WebServer
 
 from svc.bundles.download import download
 from svc.bundles.registry_client import RegistryClient
-from svc.errors import RegistryFailed, RegistryUnreachable, SvcError, UsageError
+from svc.errors import InsufficientStorage, RegistryFailed, RegistryUnreachable, SvcError, UsageError
 from svc.wire.bundle import BundleEntry
 
 ENTRY = {"model_id": "m", "version": "1", "target": "any", "size_bytes": 1, "path": "x", "sha256": "0" * 64}
@@ -109,6 +109,17 @@ def test_download_etag_that_is_not_ascii_is_not_sent_back(serve, tmp_path):
         download(entry, source, tmp_path, "m")
     path, _ = download(entry, source, tmp_path, "m")
     assert path.read_bytes() == content
+
+
+def test_download_larger_than_free_space_fails_without_request(serve, tmp_path):
+    server = serve(lambda request: Answer(body=b"x"))
+    entry = BundleEntry(model_id="m", version="1", target="any", size_bytes=1 << 60, path="x", sha256="0" * 64)
+    (tmp_path / "m.part").write_bytes(b"received")
+    (tmp_path / "m.json").write_text(json.dumps({"size": entry.size_bytes, "sha256": entry.sha256}))
+    with pytest.raises(InsufficientStorage, match=f"m/1/any needs {(1 << 60) - 8} more"):
+        download(entry, RegistryClient(server.url).bundle_source(), tmp_path, "m")
+    assert server.requests == []
+    assert (tmp_path / "m.part").read_bytes() == b"received"
 
 
 def test_registry_client_key_is_sent_to_same_origin_only(serve):
