@@ -10,8 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
-from operator import attrgetter
+from functools import lru_cache, reduce
+from operator import add, attrgetter
 from random import getrandbits
 from typing import Annotated, Any
 
@@ -273,8 +273,10 @@ def _sum_lines_by_status(data: bytes) -> dict[StatusSumKey, UsageTotals]:
 
 def sum_entries(entries: Sequence[LedgerEntry]) -> UsageTotals:
     """Return the totals of entries, oldest first. A value that is not known counts as 0."""
+    # `sum` adds floats otherwise from Python 3.12 on, so the result would differ from that of SegmentSummary.
     totals: dict[str, Any] = {
-        name: sum(filter(None, map(get_value, entries)), zero) for name, (get_value, zero) in _total_getters.items()
+        name: reduce(add, filter(None, map(get_value, entries)), zero)
+        for name, (get_value, zero) in _total_getters.items()
     }
     key_name = next((entry.key_name for entry in reversed(entries) if entry.key_name), "")
     priced = sum([entry.cost_usd is not None for entry in entries])
