@@ -4,7 +4,7 @@
  * An exact version that is stored needs no network. Without a reachable registry, the newest stored version is used.
  */
 
-import { BundleNotFound, InvalidBundle, RegistryFailed, RegistryUnreachable, SvcError } from "./errors.js";
+import { BundleNotFound, InvalidBundle, RegistryFailed, RegistryUnreachable, SvcError, UsageError } from "./errors.js";
 import { environmentVariables, nodeModule } from "./environment.js";
 import type { HttpSession, RequestOptions } from "./http.js";
 import { checkName, parseReference, selectEntry, type BundleEntry } from "./reference.js";
@@ -155,9 +155,16 @@ function isEntry(entry: Partial<BundleEntry> | null): entry is BundleEntry {
   return Number.isSafeInteger(entry?.size_bytes) && (entry?.size_bytes ?? -1) >= 0;
 }
 
+/** Return the keys of SVC_TRUSTED_KEYS. Throws UsageError if it is set and has none: unsigned bundles would be accepted. */
+function readTrustedKeys(): string[] {
+  const text = environmentVariables()["SVC_TRUSTED_KEYS"] ?? "";
+  const keys = text.split(",").filter((key) => key.trim());
+  if (text && !keys.length) throw new UsageError("SVC_TRUSTED_KEYS is set, but has no key. Unset it to accept bundles without a signature.");
+  return keys;
+}
+
 async function download(entry: BundleEntry, registry: HttpSession, storage: BundleStorage, options: BundleOptions): Promise<void> {
-  const environment = environmentVariables();
-  const trusted = options.trustedKeys ?? (environment["SVC_TRUSTED_KEYS"] ?? "").split(",").filter((key) => key.trim());
+  const trusted = options.trustedKeys ?? readTrustedKeys();
   if (trusted.length) await checkSignatures(entry, trusted, options.verifyEd25519);
   const partial = `${fileOf(entry)}.partial`;
   const place = storage.path?.(partial) ?? partial;

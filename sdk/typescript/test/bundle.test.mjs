@@ -124,6 +124,12 @@ test("bundle refuses what is not signed, damaged, missing or badly named", { ski
   await assert.rejects(new Client({ registryUrl, bundles: { storage, trustedKeys: [stranger] } }).bundle("toy@1.0.0", { trustedKeys: undefined }), InvalidBundle);
   await assert.rejects(one.bundle("toy@1.0.0", { storage, trustedKeys: ["short"] }), UsageError);
   await assert.rejects(one.bundle("toy@1.0.0", { storage, trustedKeys: publicKey }), UsageError);
+  process.env.SVC_TRUSTED_KEYS = " , ";
+  try {
+    await assert.rejects(one.bundle("toy@1.0.0", { storage }), UsageError);
+  } finally {
+    delete process.env.SVC_TRUSTED_KEYS;
+  }
   await assert.rejects(one.bundle("toy@9", { storage }), BundleNotFound);
   await assert.rejects(one.bundle("nothing", { storage }), BundleNotFound);
   await assert.rejects(one.bundle("../toy", { storage }), InvalidRequest);

@@ -297,14 +297,13 @@ class ClientCore:
         return await plugins.load("client", "live").open_live(self.session, config, connection_options or {})
 
     async def bundle(self, reference: str) -> Any:
-        """Resolve a reference to a bundle. Blocking."""
+        """Resolve a reference to a bundle. Blocking. Raises SvcError."""
         bundles = plugins.load("client", "bundles")
-        trusted = tuple(key.strip() for key in os.environ.get("SVC_TRUSTED_KEYS", "").split(",") if key.strip())
         options = bundles.ResolveOptions(
             root=_registry_root(),
             registry=self.registry,
             key=os.environ.get("SVC_REGISTRY_KEY") or self.api_key,
-            trusted_keys=trusted,
+            trusted_keys=bundles.read_trusted_keys(os.environ),
         )
         work: Callable[[], Any] = lambda: bundles.resolve_bundle(reference, options)  # noqa: E731 typed as a variable
         return await self.transport.run_blocking(work)
