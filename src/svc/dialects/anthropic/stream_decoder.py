@@ -183,7 +183,8 @@ class AnthropicStreamDecoder:
         if event.usage is not None:
             self._usage = self._usage.merge(event.usage)
             usage = self._complete_usage()
-            if usage is not None:
+            # Without `output_tokens`, the completion has only the count of the start event.
+            if usage is not None and event.usage.output_tokens is not None:
                 deltas.append(UsageUpdate(usage))
         if event.delta is not None and event.delta.stop_reason:
             deltas.append(StreamFinish(to_finish_reason(event.delta.stop_reason)))

@@ -95,6 +95,15 @@ def test_stream_missing_message_start_before_content_is_added(size: int) -> None
             assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == "\N{SPARKLES} a"
 
 
+@pytest.mark.parametrize("usage", [{}, {"input_tokens": 3}, {"output_tokens": None}], ids=str)
+@pytest.mark.parametrize("client", DIALECTS, ids=lambda dialect: dialect.name)
+def test_stream_usage_without_output_tokens_is_that_of_the_start(client: Dialect, usage: dict[str, int | None]) -> None:
+    transform = create_stream_transform(anthropic.dialect, client, include_usage=True)
+    transform.feed(START + OPEN + text("a") + CLOSE)
+    transform.feed(event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage) + STOP)
+    assert (transform.has_ended, transform.error, transform.has_only_start_usage) == (True, None, True)
+
+
 @pytest.mark.parametrize("start_usage", [{}, {"output_tokens": 1}])
 def test_stream_incomplete_usage_is_none(start_usage: dict[str, int]) -> None:
     start = event("message_start", message={**MESSAGE, "usage": start_usage})
