@@ -313,12 +313,12 @@ class OciRepository:
         """Return what to do, or nothing."""
         host = self._reference.origin.partition("://")[2]
         if status == 400 and self._origin.scheme == "http" and "HTTPS" in detail:
-            return f" Its references begin with https://{host}/"
-        if status == 401 and self._credentials is None:
+            return f" The registry uses TLS: begin the reference with oci://https://{host}/"
+        if status not in (401, 403):
+            return ""
+        if self._credentials is None:
             return f" Log in with: docker login {host}, or set SVC_OCI_USER and SVC_OCI_PASSWORD."
-        if status in (401, 403):
-            return " The registry refuses these credentials: check SVC_OCI_USER, or log in again with docker login."
-        return ""
+        return " The registry refuses these credentials: check SVC_OCI_USER, or log in again with docker login."
 
 
 def manifest_annotations(entry: BundleEntry) -> dict[str, str]:

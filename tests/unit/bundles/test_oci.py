@@ -244,7 +244,16 @@ def test_oci_plaintext_request_to_tls_server_names_the_scheme(serve):
     server = serve(lambda request: Answer(400, body=b"Client sent an HTTP request to an HTTPS server."))
     with pytest.raises(RegistryFailed) as caught:
         client(server).fetch_manifest()
-    assert caught.value.message.endswith(f" Its references begin with https://{server.url.partition('://')[2]}/")
+    assert caught.value.message.endswith(f" begin the reference with oci://https://{server.url.partition('://')[2]}/")
+
+
+@pytest.mark.parametrize(("user", "advice"), [(None, "Log in with: docker login 127.0.0.1:"), ("u", "refuses these")])
+def test_oci_forbidden_token_says_how_to_log_in(serve, user, advice):
+    """Some token services respond with 403 to a request without credentials."""
+    services = serve(lambda request: Answer(403))
+    with pytest.raises(RegistryFailed, match="returned status 403") as caught:
+        client(serve(registry_with(lambda: services.url)), services.host.partition(":")[0], user=user).fetch_manifest()
+    assert advice in caught.value.message
 
 
 def test_oci_error_text_escapes_control_characters(serve):
