@@ -82,8 +82,12 @@ def _allows_http(environ: Mapping[str, str]) -> bool:
     name = next((name for name in _ENDPOINT_VARIABLES if environ.get(name)), None)
     if name is None:
         return False
-    parts = urlsplit(environ[name])
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(environ[name])
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_url = False
+    if not is_url:
         # Such an endpoint makes the library panic at the first request.
         raise UsageError(f"{name} is {environ[name]!r}, which is not a URL, such as https://HOST or http://HOST:PORT.")
     return parts.scheme == "http"
