@@ -32,7 +32,7 @@ pure: $(VENV)/.ready ## remove the compiled modules
 	@$(BIN)/python native/compile.py clean
 
 $(VENV)/.ready: requirements.lock pyproject.toml
-	@python=$$($(CHOOSE)) || exit 1; \
+	@python=$$($(CHOOSE)) || python=$(PYTHON); \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "svc needs Python 3.11 or newer; choose one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }; \
 	[ "$$($$python -c $(REAL_PATH))" = "$$($(BIN)/python -c $(REAL_PATH) 2>/dev/null)" ] || rm -rf $(VENV); \
 	$$python -m venv $(VENV) || { rm -rf $(VENV); $(APT) python3-venv && $$python -m venv $(VENV); } \
