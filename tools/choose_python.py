@@ -17,7 +17,7 @@ OWN = "python3"
 SYSTEM = "/usr/bin/python3"
 TIMEOUT_S = 20
 
-# Debian optimises its Python in ways that its configuration does not name, so what is below /usr counts as optimised.
+# Debian optimises its Python in ways that its configuration does not name, so a Python in /usr counts as optimised.
 PROBE = """
 import importlib.util as find, os, sys, sysconfig
 print(

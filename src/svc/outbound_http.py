@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 
 from svc.errors import UsageError
-from svc.tls_context import without_strict_checks
+from svc.tls_context import disable_strict_checks
 
 HTTP_ERRORS = (httpx2.RequestError, httpx2.InvalidURL, httpx2.StreamError, UnicodeError)
 """Exceptions of a request and of reading its response. UnicodeError is raised for an invalid host name."""
@@ -55,7 +55,7 @@ def create_tls_context(*, trust_env: bool = True) -> ssl.SSLContext:
 
     With `trust_env`, `SSL_CERT_FILE` and `SSL_CERT_DIR` replace them. Raises OSError for an invalid file.
     """
-    return without_strict_checks(httpx2.create_ssl_context(trust_env=trust_env))
+    return disable_strict_checks(httpx2.create_ssl_context(trust_env=trust_env))
 
 
 def select_tls_context(url: str, *, trust_env: bool = True) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""Certificates of private authorities are verified alike in each version of Python: 3.13 has stricter defaults."""
+"""Certificates of private authorities are accepted in each version of Python, though 3.13 has stricter defaults."""
 
 from __future__ import annotations
 

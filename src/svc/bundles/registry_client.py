@@ -211,7 +211,7 @@ class RegistryClient:
         error_class = _ERRORS_BY_CODE.get(detail.code or "", RegistryFailed)
         message = http_client.sanitize_text(detail.message, 2000) or f"it returned status {response.status_code}."
         if error_class is AuthenticationFailed:  # the server's message names headers, which users do not set
-            message = f"{message} ({KEY_SOURCE_HINT})." if self._key else KEY_MISSING_HINT
+            message = f"{message.removesuffix('.')} ({KEY_SOURCE_HINT})." if self._key else KEY_MISSING_HINT
         return error_class(f"{self.url}: {message}")
 
 

@@ -63,7 +63,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def check_python() -> CheckResult:
-    """Report the version, and an interpreter without profile-guided optimisation, with which all work takes longer."""
+    """Report the version, and whether the interpreter lacks profile-guided optimisation, which makes it slower."""
     version = platform.python_version()
     if _is_optimized_build():
         return CheckResult("python", "ok", version)
@@ -74,7 +74,7 @@ def check_python() -> CheckResult:
 def _is_optimized_build() -> bool:
     """Return False for a build that was configured without profile-guided optimisation.
 
-    Debian and others optimise theirs in ways that the configuration does not name. What is below /usr counts as theirs.
+    Debian and others optimise theirs in ways that the configuration does not name. A Python in /usr counts as theirs.
     """
     options = sysconfig.get_config_var("CONFIG_ARGS")
     is_system = Path(sys.base_prefix) == Path("/usr")

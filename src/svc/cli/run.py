@@ -37,7 +37,7 @@ from svc.pipeline.files import (
     save_outputs,
     stage_output_paths,
 )
-from svc.pipeline.inputs import RunInputs, check_outputs_spare_inputs, expand_inputs
+from svc.pipeline.inputs import RunInputs, check_inputs_not_overwritten, expand_inputs
 from svc.pipeline.orchestrator import Orchestrator, RunResult
 from svc.pipeline.plan import plan_stages
 from svc.pipeline.stages.base import StageChunk
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         if str(args.output) == STANDARD_STREAM:
             raise UsageError("-o needs a file. Without -o, a text is written to standard output.")
         sources = [args.pipeline, *([args.input_list] if args.input_list else []), *(i.text for i in inputs.items)]
-        check_outputs_spare_inputs([args.output], sources)
+        check_inputs_not_overwritten([args.output], sources)
     if args.resume and not (many and args.output):
         raise UsageError("--resume needs several inputs, and the output file of the earlier run: -o FILE.jsonl")
     if args.ray:
@@ -123,7 +123,7 @@ def _run_one(orchestrator: Orchestrator, pipeline: Pipeline, input_name: str, ar
         raise UsageError("This pipeline outputs audio: set a file with -o FILE.wav")
     check_output_paths(orchestrator.output_kind, output_path=args.output, keep_folder=args.keep)
     if args.keep is not None:
-        check_outputs_spare_inputs(stage_output_paths(orchestrator.stages, args.keep), [args.pipeline, input_name])
+        check_inputs_not_overwritten(stage_output_paths(orchestrator.stages, args.keep), [args.pipeline, input_name])
     kind = orchestrator.input_kind
     item = read_standard_input(kind) if input_name == STANDARD_STREAM else read_input(input_name, kind)
     is_drawn = args.watch and sys.stderr.isatty()

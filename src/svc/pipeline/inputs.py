@@ -122,7 +122,7 @@ def _overwrites_input(keep_folder: Path, name: str, sources: set[str]) -> bool:
     return any(os.path.realpath(keep_folder / f"{name}{ending}") in sources for ending in ("", ".wav"))
 
 
-def check_outputs_spare_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
+def check_inputs_not_overwritten(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
     """Raise UsageError if writing an output would overwrite an input, also through another name of the file."""
     written = {identity: path for path in outputs if (identity := _file_identity(path)) is not None}
     if not written:

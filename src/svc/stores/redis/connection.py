@@ -24,7 +24,7 @@ from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.address import RedisAddress
 from svc.stores.redis.base import CommandArgument, OnReply, OnSlow, RedisClient, RedisReplyError
 from svc.stores.redis.protocol import SLOW_REPLY_SECONDS, WRONG_SCHEME_MESSAGE, RedisProtocol
-from svc.tls_context import without_strict_checks
+from svc.tls_context import disable_strict_checks
 
 log = logging.getLogger("svc.stores")
 
@@ -238,7 +238,7 @@ def _auth_command(user: str | None, password: str) -> Sequence[CommandArgument]:
 def create_tls_context(address: RedisAddress) -> ssl.SSLContext:
     """Return the TLS context that redis-py makes for an address. Blocks. Raises StoreUnavailable."""
     try:
-        context = without_strict_checks(SSLConnection(host="", **address.tls_options).ssl_context.get())
+        context = disable_strict_checks(SSLConnection(host="", **address.tls_options).ssl_context.get())
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise StoreUnavailable(f"The TLS options of SVC_REDIS_URL do not work: {error}") from error
     return context

@@ -32,7 +32,9 @@ def test_open_bucket_invalid_url_raises_usage_error(url, message):
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-@pytest.mark.parametrize("endpoint", ["nonsense", "127.0.0.1:9000", "http://", "ftp://host", "http://[::1", "http://:9000"])
+@pytest.mark.parametrize(
+    "endpoint", ["nonsense", "127.0.0.1:9000", "http://", "ftp://host", "http://[::1", "http://:9000"]
+)
 def test_open_bucket_endpoint_without_scheme_or_host_raises_usage_error(name, endpoint):
     with pytest.raises(UsageError, match=re.escape(f"{name} is '{endpoint}', which is not a URL")):
         open_bucket("s3://bundles/prefix", {name: endpoint})
