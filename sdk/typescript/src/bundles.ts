@@ -139,6 +139,8 @@ async function fetchIndex(registry: HttpSession, modelId: string, options: Reque
     return Object.entries(index).flatMap(([key, entry]) => (isEntry(entry) && keyOf(entry) === key ? [entry] : []));
   } catch (error) {
     if (error instanceof SvcError && error.status === 404) return [];
+    // A proxy without its registry, or a registry without its bucket.
+    if (error instanceof SvcError && error.status >= 500 && !(error instanceof RegistryUnreachable)) throw new RegistryUnreachable(`${registry.baseUrl}: ${error.message}`, { cause: error });
     if (error instanceof SyntaxError) throw new RegistryFailed(`The index of ${registry.baseUrl} is not valid.`, { cause: error });
     throw error;
   }

@@ -53,6 +53,9 @@ test("bundle downloads, verifies and reads a bundle, and then needs no network",
   assert.equal((await offline.bundle("toy@1.1.0", { storage })).reference, "toy@1.1.0");
   assert.equal((await offline.bundle("toy", { storage })).reference, "toy@1.1.0");
   await assert.rejects(offline.bundle("other", { storage }), RegistryUnreachable);
+  const failing = new Client({ registryUrl, retries: 0, fetch: async () => new Response("<html>Bad Gateway</html>", { status: 502 }) });
+  assert.equal((await failing.bundle("toy", { storage })).reference, "toy@1.1.0");
+  await assert.rejects(failing.bundle("other", { storage }), RegistryUnreachable);
 });
 
 test("bundle reads the folder of this machine's registry", { skip }, async () => {
