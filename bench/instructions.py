@@ -5,6 +5,7 @@ Instruction counts are stable on a shared machine. They exclude the kernel.
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import socket
@@ -18,8 +19,8 @@ from pathlib import Path
 from bench.replay import ANTHROPIC, CLAUDE, GPT, OPENAI, Replay, gateway
 
 SOURCE = Path(__file__).parent.parent / "src"
-PLATFORM = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
-"""Each platform has its own figures."""
+PLATFORM = f"{sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag}, {platform.python_version()}"
+"""Each platform has its own figures, and each release of Python, since builds with and without optimisations differ."""
 BATCHES, WARM = 6, 30
 REQUESTS, CHUNKS = 40, 200
 """Repetitions per batch."""
