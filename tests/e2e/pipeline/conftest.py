@@ -80,6 +80,12 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(10)
 
 
+def _replace(source: str, target: str) -> str:
+    """Copy a file. A link at `target` is removed: other tests read the same file, which a write would truncate."""
+    Path(target).unlink(missing_ok=True)
+    return shutil.copy(source, target)
+
+
 @pytest.fixture(scope="session")
 def machine(
     tmp_path_factory: pytest.TempPathFactory, model_home: Path, embedding_home: Path, registry: str
@@ -92,7 +98,7 @@ def machine(
     own = shutil.ignore_patterns(".registry", ".staging", "index.json")
     for models in (model_home, embedding_home):
         shutil.copytree(models / "registry", served / "registry", copy_function=os.link, ignore=own, dirs_exist_ok=True)
-    shutil.copytree(material.HOME / "registry", served / "registry", copy_function=shutil.copy, dirs_exist_ok=True)
+    shutil.copytree(material.HOME / "registry", served / "registry", copy_function=_replace, dirs_exist_ok=True)
     gateway = Gateway(served, env=root, config="[local]\nenabled = true\n", is_forked=True).start(60)
     yield Machine(home, gateway, registry)
     assert gateway.stop(20) == 0, gateway.log
