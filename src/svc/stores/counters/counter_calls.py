@@ -74,14 +74,17 @@ class CounterCallBatcher:
         if self._redis.is_slow:
             call.on_slow()
         if len(self._unsent) >= MAX_CALLS:
-            self.flush()
+            self._send_unsent()
 
     def flush(self) -> None:
         """Write the unsent calls now, instead of at the end of the iteration."""
+        self._send_unsent()
+        self._redis.flush()
+
+    def _send_unsent(self) -> None:
         if self._unsent:
             calls, self._unsent = self._unsent, []
             self.send(calls)
-        self._redis.flush()
 
     async def execute(self, key: str, *arguments: str | int) -> RedisReply:
         """Call the script, and return its result. Raises StoreUnavailable."""

@@ -282,15 +282,21 @@ class _PendingReservation(CounterCall):
         on_decision: OnDecision,
         on_slow: OnSlow | None,
     ) -> None:
-        super().__init__(
-            redis_key(limits.key_id),
-            (
-                *("reserve", process_id),
-                *(limits.requests, limits.tokens, limits.concurrency, limits.budget_nano_usd),
-                *(PERIOD_CODES[limits.period], limits.period_start, tokens, nano_usd),
-                *((ASK_FOR_SPENT, 0) if spent is None else (spent, random.getrandbits(SEED_BITS))),
-            ),
+        arguments = (
+            "reserve",
+            process_id,
+            limits.requests,
+            limits.tokens,
+            limits.concurrency,
+            limits.budget_nano_usd,
+            PERIOD_CODES[limits.period],
+            limits.period_start,
+            tokens,
+            nano_usd,
+            ASK_FOR_SPENT if spent is None else spent,
+            0 if spent is None else random.getrandbits(SEED_BITS),
         )
+        super().__init__(redis_key(limits.key_id), arguments)
         self._counters = counters
         self._limits = limits
         self._tokens = tokens

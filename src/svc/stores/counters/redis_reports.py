@@ -52,9 +52,16 @@ class CounterReports:
         number = 0
         if reservation.has_budget and nano_usd:
             number = self._spending_number = self._spending_number + 1
-        arguments: tuple[str | int, ...] = (
-            *("commit", reservation.process, reservation.second, reservation.created),
-            *(reservation.tokens, reservation.nano_usd, tokens, nano_usd, number),
+        arguments = (
+            "commit",
+            reservation.process,
+            reservation.second,
+            reservation.created,
+            reservation.tokens,
+            reservation.nano_usd,
+            tokens,
+            nano_usd,
+            number,
         )
         self._calls.add(_Commit(self, arguments, reservation, tokens, nano_usd, number))
 
