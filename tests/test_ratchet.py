@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from bench.instructions import PLATFORM
 from bench.ratchet import LIMITS, PER_PLATFORM, measure, measure_compiled, worse
 
 
@@ -16,7 +17,9 @@ def test_cost_figures_stay_within_ten_percent_of_limits() -> None:
 @pytest.mark.timeout(600)  # valgrind is up to fifty times slower
 def test_instruction_counts_compiled_stay_within_ten_percent_of_limits() -> None:
     limits = json.loads(LIMITS.read_text())
-    found = {name: value for name, value in measure_compiled().items() if name in limits}  # other platforms have none
+    if not any(name.endswith(f"({PLATFORM})") for name in limits):
+        pytest.skip(f"bench/ratchet.json has no instructions of {PLATFORM}")
+    found = measure_compiled(limits)
     assert not worse(found, limits), "\n".join(["if that is meant: make ratchet", *worse(found, limits)])
 
 
