@@ -21,6 +21,16 @@ def format_time(epoch: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
 
 
+def unpack_tar(archive: Path, folder: Path) -> None:
+    """Unpack an archive that this repository has written into a folder."""
+    with tarfile.open(archive) as tar:
+        # Python 3.11.0 to 3.11.3, such as that of Debian 12, have no filters.
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="data")
+        else:
+            tar.extractall(folder)
+
+
 def normalize_sdist(sdist: Path, output: Path, epoch: int) -> Path:
     """Write a copy of an sdist into `output`, and return it."""
     buffer = io.BytesIO()

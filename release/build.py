@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,8 +66,7 @@ def build(output: Path, work: Path, pythons: dict[str, str]) -> None:
     say("sdist")
     sdist = archives.normalize_sdist(run_backend("build_sdist", source, work / "raw"), results, epoch)
     say("pure wheel")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(work / "unpacked", filter="data")
+    archives.unpack_tar(sdist, work / "unpacked")
     (unpacked,) = (work / "unpacked").iterdir()
     pure = archives.normalize_wheel(run_backend("build_wheel", unpacked, work / "raw"), results, epoch)
     for tag, python in pythons.items():
@@ -111,8 +109,7 @@ def stage_source(target: Path, commit: str, epoch: int) -> Path:
     target.mkdir(parents=True)
     archive = target.with_suffix(".tar")
     git("archive", "--output", str(archive), commit)
-    with tarfile.open(archive) as tar:
-        tar.extractall(target, filter="data")
+    archives.unpack_tar(archive, target)
     check([sys.executable, str(ROOT / "console" / "build.py")], "the console")
     shutil.copytree(ROOT / "src" / "svc" / "console" / "static", target / "src" / "svc" / "console" / "static")
     (target / "man").mkdir()

@@ -89,6 +89,13 @@ def test_sdists_of_equal_content_have_equal_bytes(tmp_path: Path) -> None:
     assert results[0] == results[1]
 
 
+def test_unpack_tar_works_with_each_supported_python(tmp_path: Path) -> None:
+    archive = write_tar(tmp_path / "a" / "svc_gateway-1.0.tar.gz", FILES, EPOCH, owner=0)
+    archives.unpack_tar(archive, tmp_path / "b")
+    folder = tmp_path / "b" / "svc_gateway-1.0"
+    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == FILES
+
+
 def test_compiled_wheel_has_modules_tags_and_is_for_one_cpython(tmp_path: Path) -> None:
     pure = archives.write_wheel(tmp_path / "svc_gateway-1.0-py3-none-any.whl", FILES, EPOCH)
     wheel = archives.add_modules(pure, {"svc/a.cpython-312-x86_64-linux-gnu.so": b"\x7fELF"}, "cp312", tmp_path, EPOCH)

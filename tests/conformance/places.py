@@ -7,10 +7,11 @@ import platform
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from release.archives import unpack_tar
 
 from tests.typescript_sdk import node
 
@@ -73,8 +74,7 @@ def install_sdk() -> None:
     with tempfile.TemporaryDirectory() as folder:
         node.run(["npm", "pack", "--silent", "--pack-destination", folder], environment)
         (packed,) = Path(folder).glob("*.tgz")
-        with tarfile.open(packed) as archive:
-            archive.extractall(folder, filter="data")
+        unpack_tar(packed, Path(folder))
         target = NODE / "node_modules" / "@svc" / "client"
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(Path(folder) / "package", target)
