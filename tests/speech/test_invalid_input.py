@@ -211,6 +211,22 @@ async def test_session_idle_is_closed(small_gateway: Gateway):
         assert client.socket.close_code == 1000
 
 
+async def test_session_that_gateway_does_not_read_is_not_idle(small_gateway: Gateway):
+    async with session(small_gateway, ping_interval=None) as client:
+        await client.send_message(type="config")
+        await client.wait_for("ready")
+        (worker,) = small_gateway.workers()
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            await client.send_audio(bytes(30 * 32000), frame=30 * 32000)  # more than the gateway queues for a worker
+            with pytest.raises(TimeoutError):
+                await client.wait_for_any("closed", "error", timeout=6)  # longer than the idle timeout
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        await client.send_message(type="flush")
+        assert (await client.wait_for("final"))["duration_ms"] == 30_000
+
+
 async def test_session_killed_worker_is_error_and_session_continues(small_gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["beckett"])
     async with session(small_gateway) as client:

@@ -294,11 +294,16 @@ class SpeechSession:
 
     # from the clock and the server
 
-    def check_timeouts(self, now: float) -> None:
-        """Close the session if a timeout has expired at `now` seconds."""
+    def check_timeouts(self, now: float, *, is_reading: bool) -> None:
+        """Close the session if a timeout has expired at `now` seconds.
+
+        The client is idle only while `is_reading`: the gateway waits for its next message, and owes it no response.
+        """
         if now >= self._session_deadline:
             self._close_session("session_limit", 1000)
-        elif now >= self._last_message_at + self._idle_timeout and self.can_read and not self._pending_flush_bytes:
+        elif not is_reading or not self.can_read or self._pending_flush_bytes:
+            self._last_message_at = now
+        elif now >= self._last_message_at + self._idle_timeout:
             self._close_session("idle_timeout", 1000)
 
     def shutdown(self) -> None:

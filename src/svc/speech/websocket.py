@@ -61,6 +61,8 @@ class WebSocketSession:
         self._outbox_changed = asyncio.Event()
         self._progress = asyncio.Event()
         self._closed = asyncio.Event()
+        self._is_reading = False
+        """Whether the gateway waits for a message of the client. Otherwise it is busy with earlier ones."""
         self._release_reservation: Callable[[], None] | None = None
         self._slot: WorkerSlot | None = None
         self._listener: _DetachableListener | None = None
@@ -158,10 +160,13 @@ class WebSocketSession:
                 await self._progress.wait()
                 continue
             await asyncio.sleep(0)  # `receive` does not yield to other tasks while messages are buffered
+            self._is_reading = True
             try:
                 message = await self._websocket.receive()
             except (WebSocketDisconnect, RuntimeError):
                 return
+            finally:
+                self._is_reading = False
             if message["type"] == "websocket.disconnect":
                 return
             data = message.get("bytes")
@@ -274,7 +279,7 @@ class WebSocketSession:
             self._slot.kill_worker()
         if not self._key_monitor.is_valid(self._model):
             self._session.revoke_key()
-        self._session.check_timeouts(now)
+        self._session.check_timeouts(now, is_reading=self._is_reading)
         self._run_actions()
         self._tick_timer = self._loop.call_later(SESSION_TICK_SECONDS, self._on_tick)
 

@@ -144,7 +144,7 @@ def test_session_close_without_flush_closes_at_once():
         protocol.CloseWebSocket(1000),
     ]
     session.receive(FLUSH, 0)
-    session.check_timeouts(1e9)
+    session.check_timeouts(1e9, is_reading=True)
     session.shutdown()
     assert session.take_actions() == []
 
@@ -231,14 +231,30 @@ def test_session_idle_timeout_and_max_duration_close_session():
     session.receive(CONFIG, 5)
     session.on_attached(1, "toy")
     session.take_actions()
-    session.check_timeouts(14)
+    session.check_timeouts(14, is_reading=True)
     assert session.take_actions() == []
-    session.check_timeouts(15)
+    session.check_timeouts(15, is_reading=True)
     assert wire.ClosedEvent("idle_timeout") in sent_messages(session)
     session = SpeechSession("s", now=0, idle_timeout=10, max_duration=100)
     session.receive(RESET, 99)
-    session.check_timeouts(100)
+    session.check_timeouts(100, is_reading=True)
     assert sent_messages(session) == [wire.ClosedEvent("session_limit")]
+
+
+def test_session_time_in_which_gateway_does_not_read_is_not_idle():
+    session = SpeechSession("s", now=0, idle_timeout=10)
+    session.receive(b"ab", 0)
+    session.check_timeouts(50, is_reading=False)  # the model is loading
+    session.on_attached(1, "toy")
+    session.check_timeouts(59, is_reading=True)
+    session.check_timeouts(100, is_reading=False)  # the worker still has too much audio
+    session.receive(FLUSH, 100)
+    session.check_timeouts(150, is_reading=True)  # the final is due
+    session.on_final("a", 1)
+    session.check_timeouts(159, is_reading=True)
+    assert session.close_reason is None
+    session.check_timeouts(160, is_reading=True)
+    assert session.close_reason == "idle_timeout"
 
 
 def test_session_rejected_sends_rate_limit_error_and_closes():
@@ -270,7 +286,7 @@ class SessionDriver:
         elif event == "attach failed":
             session.on_attach_failed(self.attached, SpeechFailed("no"))
         elif event == "tick":
-            session.check_timeouts(1)
+            session.check_timeouts(1, is_reading=True)
         elif session.state == "live":
             self.run_worker(event)
         self.check_actions()

@@ -32,6 +32,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._backlog = b""
         """Input that is parsed in a later iteration of the event loop. Reading pauses until then."""
         self._write_timeout = context.config.current.policy.write_timeout
+        self._has_received = False
+        """Whether the client has sent anything since the last ping or check of the pong."""
         self._unsent_bytes = 0
         self._unsent_timer: asyncio.TimerHandle | None = None
         self.conn = self._handshake = _WebSocketHandshake(context, max_size=self.config.ws_max_size)
@@ -48,6 +50,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     # reading
 
     def data_received(self, data: bytes) -> None:
+        self._has_received = True
         if self._backlog or len(data) > MAX_WEBSOCKET_BYTES_PER_TURN:
             self._backlog += data
             self._parse_backlog()
@@ -68,9 +71,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         else:
             self._resume_reading()
 
+    @property
+    def _can_read(self) -> bool:
+        """Whether no message waits for the application, no output for the client, and there is no backlog."""
+        return not (self.read_paused or self._backlog) and self.writable.is_set()
+
     def _resume_reading(self) -> None:
-        """Resume reading, unless a message waits for the application, output for the client, or there is a backlog."""
-        if not (self.read_paused or self._backlog or self.transport.is_closing()) and self.writable.is_set():
+        if self._can_read and not self.transport.is_closing():
             self.transport.resume_reading()
 
     async def receive(self) -> Any:
@@ -81,6 +88,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         elif not self.writable.is_set() and not self.transport.is_closing():
             self.transport.pause_reading()
         return message
+
+    # keep-alive
+
+    def send_keepalive_ping(self) -> None:
+        self._has_received = False
+        super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        """Close the connection if its client is silent. The pong of a client that sends may wait behind its data."""
+        if self.ping_timeout is not None and (self._has_received or not self._can_read):
+            self._has_received = False
+            self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
 
     # writing
 
