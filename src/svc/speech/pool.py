@@ -45,6 +45,11 @@ class WorkerSlot:
         """Whether the worker has the maximum of unprocessed audio."""
         return self.unprocessed_bytes >= MAX_UNPROCESSED_AUDIO_BYTES
 
+    @property
+    def last_message_at(self) -> float:
+        """When the worker sent its last message to any session, in seconds of the loop's clock."""
+        return self._process.last_message_at
+
     def send_audio(self, data: bytes) -> None:
         """Send complete samples."""
         self.unprocessed_bytes += len(data)

@@ -27,6 +27,8 @@ from svc.wire import speech as wire
 
 MAX_CONSECUTIVE_WORKER_LOSSES = 3
 """Consecutive worker deaths without a result, after which the session is rejected."""
+WORKER_SILENCE_TIMEOUT_SECONDS = 90.0
+"""Seconds without any message after which a worker that owes a response is killed. A busy one sends some."""
 
 
 class SendToClient(msgspec.Struct, frozen=True):
@@ -60,13 +62,19 @@ class ReleaseWorker(msgspec.Struct, frozen=True):
     """Release the worker."""
 
 
+class KillWorker(msgspec.Struct, frozen=True):
+    """Kill the worker, which hangs. Report its death to `on_worker_lost`."""
+
+
 class CloseWebSocket(msgspec.Struct, frozen=True):
     """Close the WebSocket after all messages are sent."""
 
     code: int
 
 
-SessionAction = SendToClient | AttachWorker | SendAudio | FlushWorker | ResetWorker | ReleaseWorker | CloseWebSocket
+SessionAction = (
+    SendToClient | AttachWorker | SendAudio | FlushWorker | ResetWorker | ReleaseWorker | KillWorker | CloseWebSocket
+)
 SessionState = Literal["new", "opening", "live", "refused", "closed"]
 
 
@@ -87,6 +95,8 @@ class SpeechSession:
         self._aligner = SampleAligner()
         self._epoch = 0
         self._worker_losses = 0
+        self._worker_owes_since: float | None = None
+        """When the worker was first seen to owe a response, in seconds."""
         self._received_bytes = 0
         """Bytes since the last `config`."""
         self._utterance_bytes = 0
@@ -192,6 +202,7 @@ class SpeechSession:
     def _request_worker(self) -> None:
         self._attach_id += 1
         self._epoch = 0
+        self._worker_owes_since = None
         self._actions.append(AttachWorker(self._attach_id, self._config))
 
     def _handle_flush(self) -> bool:
@@ -301,10 +312,20 @@ class SpeechSession:
         """
         if now >= self._session_deadline:
             self._close_session("session_limit", 1000)
-        elif not is_reading or not self.can_read or self._pending_flush_bytes:
+        elif not is_reading or not self.can_read or self.has_pending_flush:
             self._last_message_at = now
         elif now >= self._last_message_at + self._idle_timeout:
             self._close_session("idle_timeout", 1000)
+
+    def check_worker(self, now: float, *, has_unprocessed_audio: bool, last_message_at: float) -> None:
+        """Kill a worker that hangs: it owes a final or more, and has sent no message to any session for too long."""
+        if not self.has_pending_flush and not has_unprocessed_audio:
+            self._worker_owes_since = None
+        elif self._worker_owes_since is None:
+            self._worker_owes_since = now
+        elif now > max(self._worker_owes_since, last_message_at) + WORKER_SILENCE_TIMEOUT_SECONDS:
+            self._worker_owes_since = now
+            self._actions.append(KillWorker())
 
     def shutdown(self) -> None:
         """Close the session because the server stops."""

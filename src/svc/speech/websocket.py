@@ -33,8 +33,6 @@ MAX_OUTBOX_BEFORE_READ_PAUSE = 512
 MAX_OUTBOX_MESSAGES = 1024
 """Queued messages for the client above which it is disconnected."""
 WEBSOCKET_WRITE_TIMEOUT_SECONDS = 60.0
-FINAL_TIMEOUT_SECONDS = 90.0
-"""Seconds until a worker that does not respond to a flush is killed."""
 
 
 class WebSocketSession:
@@ -67,7 +65,6 @@ class WebSocketSession:
         self._slot: WorkerSlot | None = None
         self._listener: _DetachableListener | None = None
         self._attach_task: asyncio.Task[None] | None = None
-        self._final_due_since: float | None = None
         self._tracked_request: TrackedSpeechRequest | None = None
         self._requested_model: str | None = None
         self._model: str | None = None
@@ -185,7 +182,6 @@ class WebSocketSession:
         elif self._slot is None:
             return
         elif isinstance(action, protocol.FlushWorker):
-            self._final_due_since = self._loop.time()
             self._slot.flush()
         else:
             self._slot.reset()
@@ -208,6 +204,9 @@ class WebSocketSession:
                 case protocol.ReleaseWorker():
                     self._worker_actions.clear()
                     self._release_slot()
+                case protocol.KillWorker():
+                    if self._slot is not None:
+                        self._slot.kill_worker()
                 case _:
                     self._worker_actions.append(action)
         self._outbox_changed.set()
@@ -246,7 +245,6 @@ class WebSocketSession:
         if self._slot is not None:
             self._slot.release()
         self._slot = self._listener = None
-        self._final_due_since = None
 
     async def _send_outbox(self) -> None:
         while True:
@@ -268,15 +266,12 @@ class WebSocketSession:
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        if not self._session.has_pending_flush:
-            self._final_due_since = None
-        elif (
-            self._final_due_since is not None
-            and now > self._final_due_since + FINAL_TIMEOUT_SECONDS
-            and self._slot is not None
-        ):
-            self._final_due_since = now
-            self._slot.kill_worker()
+        if self._slot is not None:
+            self._session.check_worker(
+                now,
+                has_unprocessed_audio=self._slot.unprocessed_bytes > 0,
+                last_message_at=self._slot.last_message_at,
+            )
         if not self._key_monitor.is_valid(self._model):
             self._session.revoke_key()
         self._session.check_timeouts(now, is_reading=self._is_reading)
@@ -295,7 +290,6 @@ class WebSocketSession:
         self._run_actions()
 
     def on_final(self, message: ipc.FinalTranscript) -> None:
-        self._final_due_since = self._loop.time()
         self._session.on_final(message.text, message.chunk_count, message.words)
         self._run_actions()
 

@@ -38,6 +38,8 @@ log = logging.getLogger("svc.speech.worker")
 
 MAX_WINDOWS_PER_TURN = 64
 """Windows of one stream that are processed in a turn: 2 s of audio, about 10 ms of CPU time."""
+INFERENCE_TIMEOUT_SECONDS, INFERENCE_CHECK_SECONDS = 90.0, 5.0
+"""Seconds after which an inference that has not returned ends the process, and seconds between two checks."""
 AUDIO_TURN_SECONDS = 0.02
 """Time between two turns that process only audio. Streams whose audio arrives in it share a call of the detector."""
 SOCKET_READ_BYTES = 1 << 16
@@ -74,10 +76,11 @@ class SpeechWorker:
             try:
                 message = self._inbox.get(timeout=timeout)
             except queue.Empty:
+                self._exit_if_inference_hangs()
                 if self._run_turn():
                     timeout = next_audio_turn_at = 0.0
                 else:
-                    timeout, next_audio_turn_at = None, time.monotonic() + AUDIO_TURN_SECONDS
+                    timeout, next_audio_turn_at = self._check_interval(), time.monotonic() + AUDIO_TURN_SECONDS
                 continue
             if message is None:
                 return
@@ -86,6 +89,19 @@ class SpeechWorker:
                 timeout = next_audio_turn_at = 0.0
             else:
                 timeout = max(0.0, next_audio_turn_at - time.monotonic())
+
+    def _check_interval(self) -> float | None:
+        """Return the seconds until a running inference is checked again, or None if there is none."""
+        is_busy = self._urgent_thread.is_busy or self._background_thread.is_busy
+        return INFERENCE_CHECK_SECONDS if is_busy else None
+
+    def _exit_if_inference_hangs(self) -> None:
+        """End the process if an inference does not return. It cannot be interrupted, and other streams wait for it."""
+        for thread in (self._urgent_thread, self._background_thread):
+            if thread.is_busy and time.monotonic() > thread.started_at + INFERENCE_TIMEOUT_SECONDS:
+                log.error("the engine has not returned for %d seconds, so the worker exits", INFERENCE_TIMEOUT_SECONDS)
+                sys.stderr.flush()
+                os._exit(1)
 
     def _read_messages(self) -> None:
         frame_decoder = ipc.IpcFrameDecoder()
@@ -220,6 +236,8 @@ class _InferenceThread:
 
     def __init__(self, on_result: Callable[[_DecodeResult], None], niceness: int) -> None:
         self.is_busy = False
+        self.started_at = 0.0
+        """When the last job was submitted, in seconds of the monotonic clock."""
         self._on_result, self._niceness = on_result, niceness
         self._jobs: queue.SimpleQueue[tuple[DecodeJob, float]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"engine-{niceness}", daemon=True).start()
@@ -227,6 +245,7 @@ class _InferenceThread:
     def submit(self, job: DecodeJob, waiting_since: float) -> None:
         """Start a job that has waited since this monotonic time. The thread must not be busy."""
         self.is_busy = True
+        self.started_at = time.monotonic()
         self._jobs.put((job, waiting_since))
 
     def _run(self) -> None:

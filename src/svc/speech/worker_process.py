@@ -61,6 +61,8 @@ class WorkerProcess:
         self.is_dead = False
         self.has_word_times = True
         """Whether the model may report the times of words, once it is loaded."""
+        self.last_message_at = 0.0
+        """When the worker sent its last message, in seconds of the loop's clock."""
         self._listeners: dict[int, RecognitionListener] = {}
         self._timers: dict[int, SpeechWorkTimer] = {}
         """The work of each open stream."""
@@ -162,8 +164,10 @@ class WorkerProcess:
     async def _read_messages(self, reader: asyncio.StreamReader) -> None:
         frame_decoder = ipc.IpcFrameDecoder()
         self._metrics.running_workers += 1
+        loop = asyncio.get_running_loop()
         try:
             while data := await reader.read(1 << 16):
+                self.last_message_at = loop.time()
                 for body in frame_decoder.push(data):
                     self._dispatch(ipc.worker_message_decoder.decode(body))
         except (OSError, ValueError, msgspec.DecodeError) as error:

@@ -257,6 +257,26 @@ def test_session_time_in_which_gateway_does_not_read_is_not_idle():
     assert session.close_reason == "idle_timeout"
 
 
+def test_session_worker_that_owes_a_response_is_killed_only_when_it_sends_nothing():
+    timeout = protocol.WORKER_SILENCE_TIMEOUT_SECONDS
+    session = live_session()
+    session.check_worker(1000, has_unprocessed_audio=False, last_message_at=0)  # nobody speaks
+    session.receive(FLUSH, 1000)
+    session.take_actions()
+    for now in range(1000, 2000, 10):  # the worker is busy with other sessions
+        session.check_worker(now, has_unprocessed_audio=False, last_message_at=now - 60)
+    assert session.take_actions() == []
+    session.check_worker(2000 + timeout, has_unprocessed_audio=False, last_message_at=1990)
+    assert session.take_actions() == [protocol.KillWorker()]
+    session.on_worker_lost("lost")
+    session.on_attached(2, "toy")
+    session.take_actions()
+    session.check_worker(3000, has_unprocessed_audio=True, last_message_at=0)  # another worker, which was idle
+    assert session.take_actions() == []
+    session.check_worker(3001 + timeout, has_unprocessed_audio=True, last_message_at=0)
+    assert session.take_actions() == [protocol.KillWorker()]
+
+
 def test_session_rejected_sends_rate_limit_error_and_closes():
     session = SpeechSession("s", now=0)
     session.reject(RateLimited("full"))
