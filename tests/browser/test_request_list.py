@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 
-from playwright.sync_api import Browser, Locator, Page, expect
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from svc.stores.database.base import StoredKey
 from svc.stores.database.factory import open_database
@@ -130,3 +133,59 @@ def test_key_filter_name_beyond_the_listed_keys_is_found(console: Console, page:
     field.fill("nobody")
     field.press("Enter")
     expect(page.get_by_text("No key has this name or id.")).to_be_visible()
+
+
+def abort(route: Route) -> None:
+    route.abort()
+
+
+def respond_500(route: Route) -> None:
+    route.fulfill(status=500, json={"error": {"message": "The test fails.", "code": "internal_error"}})
+
+
+def respond_with_cut_json(route: Route) -> None:
+    route.fulfill(status=200, content_type="application/json", body='{"object":"list","data":[')
+
+
+@pytest.mark.parametrize("fail", [abort, respond_500, respond_with_cut_json])
+def test_request_list_filter_fails_shows_no_other_rows_and_recovers(
+    console: Console, page: Page, fail: Callable[[Route], None]
+) -> None:
+    model = f"filter-{fail.__name__}"
+    add_requests(console, "filter", 3, model=model)
+    add_requests(console, "filter", 1, model=model, status="error")
+    rows = open_list(console, page, f"?model={model}")
+    expect(rows).to_have_count(4)
+    page.route(re.compile(r"/v1/requests\?"), fail)
+    page.get_by_label("Status", exact=True).select_option("error")
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(rows).to_have_count(0)
+    page.unroute(re.compile(r"/v1/requests\?"))
+    expect(rows).to_have_count(1)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_request_list_tail_fails_says_so_and_recovers(console: Console, page: Page) -> None:
+    add_requests(console, "tail", 2, model="tail")
+    rows = open_list(console, page, "?model=tail")
+    expect(rows).to_have_count(2)
+    page.route(re.compile(r"/v1/requests\?"), respond_500)
+    expect(page.get_by_role("alert")).to_contain_text("The test fails.")
+    expect(page.get_by_text("New requests are missing.")).to_be_visible()
+    expect(rows).to_have_count(2)
+    add_requests(console, "tail", 1, model="tail")
+    page.unroute(re.compile(r"/v1/requests\?"))
+    expect(rows).to_have_count(3)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_request_list_session_ends_during_a_filter_loads_after_the_login(console: Console, page: Page) -> None:
+    add_requests(console, "login", 2, model="login")
+    rows = open_list(console, page, "?model=login")
+    expect(rows).to_have_count(2)
+    page.context.clear_cookies()
+    page.get_by_label("Status", exact=True).select_option("ok")
+    page.get_by_label("API key").fill(console.admin_key)
+    page.get_by_role("button", name="Log in").click()
+    expect(rows).to_have_count(2)
+    expect(page.get_by_role("alert")).to_have_count(0)

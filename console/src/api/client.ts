@@ -107,7 +107,7 @@ async function hasSessionOfAnotherTab(): Promise<boolean> {
 }
 
 /** Returns the JSON of a response. Throws `ApiError` if the response is cut off or is not JSON. */
-async function readJson<Body>(response: Response): Promise<Body> {
+export async function readJson<Body>(response: Response): Promise<Body> {
   try {
     return (await response.json()) as Body;
   } catch (error) {

@@ -24,6 +24,7 @@ export default function RequestsPage() {
   const isLive = live === "on" && !query["until"];
   const requests = useRequestList(query, () => isLive && !isReading());
   const suggestions = useFilterSuggestions(requests);
+  const error = requests.error ?? requests.tailError;
   return (
     <div class="stack">
       <FilterForm suggestions={suggestions} />
@@ -40,7 +41,7 @@ export default function RequestsPage() {
           </button>
         )}
       </div>
-      {requests.error && <ErrorNotice error={requests.error} onRetry={requests.reload} />}
+      {error && <ErrorNotice error={error} onRetry={requests.reload} />}
       <Results requests={requests} />
       <TimeZoneHint />
       {openRequest && (
@@ -95,6 +96,7 @@ function isReading(): boolean {
 
 function describeTail(requests: LoadedRequests, isLive: boolean, hasEnd: boolean): string {
   if (hasEnd) return "";
+  if (requests.tailError) return "New requests are missing. The page tries again by itself.";
   const waiting = requests.waiting.length;
   if (requests.isBehind) return `${isLive ? "Live" : "Paused"}. There are more new requests than can be added to this list.`;
   if (!isLive) return waiting ? `Paused. ${formatCount(waiting)} waiting.` : "Paused.";

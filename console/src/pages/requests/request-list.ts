@@ -1,7 +1,7 @@
 /** Loads requests page by page, and looks for new ones. Refused requests come from a list of their own. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { RefusedRequest, RequestList } from "../../../build/schema";
-import { ApiError, request, requestJson } from "../../api/client";
+import { ApiError, onSessionStart, readJson, request, requestJson } from "../../api/client";
 import { useRequestEvents } from "../../components/live";
 import { type RequestRow, rowOfEntry, rowOfRefused } from "./row";
 
@@ -27,18 +27,21 @@ export interface LoadedRequests {
   nextPage: NextPage | null;
   searchedUntil: string;
   error: ApiError | null;
+  /** Why the tail has no new requests at present. It tries again by itself. */
+  tailError: ApiError | null;
   isLoading: boolean;
   loadMore: () => void;
   showWaiting: () => void;
   reload: () => void;
 }
 
-interface State extends Pick<LoadedRequests, "rows" | "waiting" | "isBehind" | "nextPage" | "searchedUntil" | "error" | "isLoading"> {
+interface State extends Omit<LoadedRequests, "loadMore" | "showWaiting" | "reload"> {
   /** Refused requests that are older than the pages of the ledger so far. */
   olderRefused: RequestRow[];
 }
 const EMPTY: State = {
-  rows: null, waiting: [], isBehind: false, olderRefused: [], nextPage: null, searchedUntil: "", error: null, isLoading: true,
+  rows: null, waiting: [], isBehind: false, olderRefused: [], nextPage: null, searchedUntil: "", error: null, tailError: null,
+  isLoading: true,
 };
 
 interface FetchedPage {
@@ -57,6 +60,7 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   const isBehind = useRef(false);
   isBehind.current = state.isBehind;
   const controller = useRef<AbortController | null>(null);
+  /** The time of the last response, in milliseconds since 1970. 0 until the first page of this query is loaded. */
   const checkedAt = useRef(0);
   const mayInsert = useRef(canInsert);
   mayInsert.current = canInsert;
@@ -76,7 +80,8 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     } catch (error) {
       if (current.signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
-      setState((previous) => ({ ...previous, error, isLoading: false }));
+      // The rows of another query do not match this one.
+      setState((previous) => ({ ...(checkedAt.current ? previous : EMPTY), error, isLoading: false }));
     }
   }, [query]);
 
@@ -96,11 +101,14 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   };
 
   useEffect(() => {
+    checkedAt.current = 0;
     void reload();
     return () => controller.current?.abort();
   }, [reload]);
 
   const hasError = state.error !== null;
+  useEffect(() => (hasError ? onSessionStart(() => void reload()) : undefined), [hasError, reload]);
+  const mayRecover = state.error !== null && isTransient(state.error);
   useEffect(() => {
     if (query["until"]) return undefined;
     const tail = new AbortController();
@@ -127,21 +135,21 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
         ));
       } catch (error) {
         if (!(error instanceof ApiError) || tail.signal.aborted) return;
-        if (error.status === 0) setState((previous) => ({ ...previous, error }));
+        if (isTransient(error)) setState((previous) => ({ ...previous, tailError: error }));
       } finally {
         isBusy = false;
       }
     };
     pollNow.current = () => void poll();
     const timer = setInterval(() => {
-      if (hasError && !checkedAt.current) void reload();
-      else void poll();
+      if (!mayRecover || checkedAt.current) void poll();
+      else if (!document.hidden) void reload();
     }, TAIL_MILLISECONDS);
     return () => {
       clearInterval(timer);
       tail.abort();
     };
-  }, [query, hasError, reload]);
+  }, [query, mayRecover, reload]);
 
   return {
     ...state,
@@ -179,7 +187,7 @@ async function fetchEntries(query: Record<string, string>, signal: AbortSignal):
   const response = await request("/v1/requests", { query, signal });
   // The clock of this machine can differ from the gateway's.
   const time = Date.parse(response.headers.get("date") ?? "") || Date.now();
-  return { page: (await response.json()) as RequestList, time };
+  return { page: await readJson<RequestList>(response), time };
 }
 
 function emptyPage(): Pick<FetchedPage, "page" | "time"> {
@@ -208,8 +216,14 @@ function pageState(page: RequestList, rows: RequestRow[], refused: RequestRow[])
     nextPage: page.next_cursor ? { cursor: page.next_cursor } : null,
     searchedUntil: page.searched_until,
     error: null,
+    tailError: null,
     isLoading: false,
   };
+}
+
+/** Whether the same request can succeed later. */
+function isTransient({ status }: ApiError): boolean {
+  return status === 0 || status === 429 || status >= 500;
 }
 
 /** Entries of the next page are not new, though the tail finds those of the last seconds. Some can have the time of the last row. */
@@ -223,9 +237,9 @@ function addNew(previous: State, found: RequestRow[], isInserted: boolean): Stat
   const added = found.filter((row) => !known.has(row.request_id));
   const error = previous.error?.status === 0 ? null : previous.error;
   if (!added.length && (!isInserted || !previous.waiting.length)) {
-    return error === previous.error ? previous : { ...previous, error };
+    return error === previous.error && !previous.tailError ? previous : { ...previous, error, tailError: null };
   }
-  const next = { ...previous, error, waiting: merge(added, previous.waiting) };
+  const next = { ...previous, error, tailError: null, waiting: merge(added, previous.waiting) };
   return isInserted ? insertWaiting(next) : next;
 }
 
