@@ -219,3 +219,15 @@ def test_key_without_a_usable_model_is_told_so(console: Console, page: Page) -> 
     page.get_by_label("Existing API key").press("Enter")
     expect(page.get_by_label("Model", exact=True)).to_be_visible()
     expect(page.get_by_text("YOUR_MODEL")).to_have_count(0)
+
+
+def test_new_key_stays_when_the_models_are_loaded_again(console: Console, page: Page) -> None:
+    page.route("**/v1/models", lambda route: route.fulfill(status=500, json={"error": {"message": "The test fails."}}))
+    console.enter(page, console.admin_key, "Connect")
+    page.get_by_role("button", name="Make a key").click()
+    expect(page.get_by_role("region", name="API key")).to_contain_text("svc_sk_")
+    secret = page.get_by_role("region", name="API key").inner_text()
+    page.unroute("**/v1/models")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_label("Model", exact=True)).to_be_visible()
+    expect(page.get_by_role("region", name="API key")).to_have_text(secret)

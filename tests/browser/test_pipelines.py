@@ -181,6 +181,19 @@ def test_file_and_microphone_are_transcribed(pipelines_page: Page, spoken_file: 
     expect(page.get_by_role("region", name="Result")).to_contain_text("brown", timeout=WAIT)
 
 
+def test_input_stays_if_the_examples_cannot_be_loaded_after_a_login(console: Console, pipelines_page: Page) -> None:
+    page = pipelines_page
+    page.get_by_label("Text", exact=True).last.fill("Keep this.")
+    page.context.clear_cookies()
+    page.route("**/pipelines/examples", lambda route: route.fulfill(status=500, json={"error": {"message": "Fails."}}))
+    page.get_by_role("button", name="Check").click()
+    page.get_by_label("API key").fill(console.admin_key)
+    with page.expect_response("**/pipelines/examples"):
+        page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Definition")).to_be_visible()
+    expect(page.get_by_label("Text", exact=True).last).to_have_value("Keep this.")
+
+
 def test_ordinary_key_cannot_run_pipelines(console: Console, page: Page) -> None:
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))

@@ -683,6 +683,13 @@ def test_session_that_ended_loses_no_prompt(console: Console, playground: Page) 
     expect(answer_of(playground)).to_contain_text("Complete")
 
 
+def test_conversation_stays_if_the_models_cannot_be_loaded_after_a_login(console: Console, playground: Page) -> None:
+    playground.route("**/v1/models", lambda route: route.fulfill(status=500, json={"error": {"message": "Fails."}}))
+    send_in_ended_session(console, playground)
+    button(playground, "Regenerate gpt-4o").click()
+    expect(answer_of(playground)).to_contain_text("Complete")
+
+
 def test_late_response_to_the_ended_session_keeps_the_new_one(console: Console, playground: Page) -> None:
     held: list[Route] = []
 

@@ -15,7 +15,8 @@ const PLACEHOLDER_MODEL: UsableModel = { id: "YOUR_MODEL", contextWindow: 0, max
 
 export default function ConnectPage() {
   const models = useData((signal) => loadUsableModels("", signal), []);
-  if (models.isLoading && !models.data) return <Loading label="Loading the models…" />;
+  // Once shown, the page stays: it alone has the secret of a new key.
+  if (models.isLoading && !models.data && !models.error) return <Loading label="Loading the models…" />;
   return (
     <>
       {models.error && <ErrorNotice error={models.error} onRetry={models.reload} />}

@@ -25,8 +25,11 @@ function Workbench() {
   const examples = useData(
     (signal) => requestJson<PipelineExampleList>("/v1/admin/pipelines/examples", { signal }), [],
   );
-  if (examples.error) return <ErrorNotice error={examples.error} onRetry={examples.reload} />;
-  if (!examples.data) return <Loading label="Loading examples…" />;
+  // Loads that follow, after a login, leave the input and a run as they are.
+  if (!examples.data) {
+    return examples.error
+      ? <ErrorNotice error={examples.error} onRetry={examples.reload} /> : <Loading label="Loading examples…" />;
+  }
   return <PipelineEditor examples={examples.data.data} />;
 }
 

@@ -24,8 +24,11 @@ const OWN_ADDRESS = "playground";
 
 export default function PlaygroundPage() {
   const models = useData(loadChatModels, []);
-  if (models.error) return <ErrorNotice error={models.error} onRetry={models.reload} />;
-  if (!models.data) return <Loading label="Loading the models…" />;
+  // Loads that follow, after a login, leave the page and its running answers as they are.
+  if (!models.data) {
+    return models.error
+      ? <ErrorNotice error={models.error} onRetry={models.reload} /> : <Loading label="Loading the models…" />;
+  }
   if (!models.data.length) {
     return (
       <EmptyNotice title="This key may use no model that chats">
