@@ -31,9 +31,9 @@ class BaseClient:
         timeout: float,
         direct: DirectProvider | None,
     ) -> None:
-        if retries < 0:
-            raise InvalidRequest("retries must be 0 or more.", param="retries")
-        if not timeout > 0:  # NaN as well
+        if not isinstance(retries, int) or retries < 0:
+            raise InvalidRequest("retries must be a whole number, 0 or more.", param="retries")
+        if not isinstance(timeout, int | float) or not timeout > 0:  # NaN as well
             raise InvalidRequest("timeout must be a number of seconds above 0.", param="timeout")
         self._core = ClientCore(
             create_transport,

@@ -13,6 +13,7 @@ import msgspec
 from svc.client.config import SDK_DEFAULT_MODEL
 from svc.client.event_stream import SdkEventStream
 from svc.client.http_session import HttpSession, error_from_code, raise_stream_error
+from svc.client.request_fields import select_fields
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler, assistant_message
 from svc.client.transport import ClientResponse
 from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
@@ -105,7 +106,7 @@ def build_request(
     """Encode the request in the server's dialect. Raises InvalidRequest that names the invalid field."""
     profile = backend.profile
     message_list = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
-    fields = {name: value for name, value in parameters.items() if value is not None}
+    fields = select_fields(parameters)
     body: dict[str, Any] = {"model": profile.model, "messages": message_list, **fields}
     if stream:
         body = {**body, "stream": True, "stream_options": fields.get("stream_options", {"include_usage": True})}

@@ -86,6 +86,8 @@ class HttpSession:
 
         The caller reads the body with `read_chunk` and then closes the response.
         """
+        if total_timeout is not None and not (isinstance(total_timeout, int | float) and total_timeout <= math.inf):
+            raise InvalidRequest("timeout_s must be a number of seconds.", param="timeout_s")
         deadline = math.inf if total_timeout is None else time.monotonic() + total_timeout
         request = ClientRequest(method, self.base_url + path, {**self.headers, **(headers or {})}, body)
         timeouts = RequestTimeouts(self.timeouts.connect, self.timeouts.idle, deadline)

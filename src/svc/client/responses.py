@@ -12,6 +12,7 @@ import msgspec
 
 from svc.client.event_stream import SdkEventStream
 from svc.client.http_session import HttpSession, error_from_code
+from svc.client.request_fields import select_fields
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler
 from svc.client.transport import ClientResponse
 from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
@@ -74,7 +75,7 @@ def build_responses_request(
     model: str, items: ResponseInput, parameters: Mapping[str, Any], *, stream: bool
 ) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of a request. Raises InvalidRequest if it cannot be encoded."""
-    fields = {name: value for name, value in parameters.items() if value is not None}
+    fields = select_fields(parameters)
     body = {"model": model, "input": items if isinstance(items, str) else list(items), **fields}
     try:
         encoded = msgspec.json.encode({**body, "stream": True} if stream else body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import subprocess
 import sys
 import time
@@ -199,6 +200,26 @@ def test_models_list_is_parsed_or_rejected(call: Call, server: FakeProvider) -> 
 def test_chat_message_not_serializable_raises_before_sending(call: Call, server: FakeProvider) -> None:
     with pytest.raises(errors.InvalidRequest):
         call("chat", [{"role": "user", "content": object()}])
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "param"),
+    [
+        ("chat", {"temperature": math.nan}, "temperature"),
+        ("chat", {"timeout_s": math.nan}, "timeout_s"),
+        ("chat", {"timeout_s": "3"}, "timeout_s"),
+        ("chat", {"client": {"retries": 2.5}}, "retries"),
+        ("chat", {"client": {"timeout": "3"}}, "timeout"),
+        ("responses", {"top_p": math.inf}, "top_p"),
+    ],
+)
+def test_call_impossible_number_is_rejected_and_not_sent(
+    call: Call, server: FakeProvider, method: str, arguments: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        call(method, "Hi", model="gpt-4o-mini", **arguments)
+    assert caught.value.param == param
     assert server.requests == []
 
 
