@@ -18,9 +18,9 @@ import sys
 import threading
 import warnings
 from datetime import UTC, datetime
-from io import FileIO
-from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TextIO
+from typing import Any, Final, Literal, TextIO
+
+from svc.line_output import LineOutput, LinesLost, SharedStream
 
 SCOPE_API_KEY, SCOPE_ERROR_CODE, SCOPE_ERROR_MESSAGE = "svc.key", "svc.code", "svc.message"
 """Keys of the ASGI scope for observers: the request's `ApiKey`, and the code and the message of its error."""
@@ -30,55 +30,6 @@ MAX_BUFFERED_LOG_BYTES = 16 * 1024 * 1024
 LogFormat = Literal["json", "text"]
 _CHILD_VARIABLE: Final = "_SVC_LOG"
 """Tells a child process the level and the format, as in `warning,json`."""
-
-
-class LineOutput(Protocol):
-    """Takes complete lines. Raises OSError if they are lost."""
-
-    def write(self, data: bytes, /) -> object:
-        """Write complete lines."""
-
-    def flush(self) -> object:
-        """Pass the lines on to the operating system."""
-
-
-class RotatedFile:
-    """A file that another program may rename or remove. The next write then opens a new file with the same name.
-
-    Several processes may append to it: each write is a single call of the operating system.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Open the file, so that a wrong path is an error at the start. Raises OSError."""
-        self._path = path
-        self._file = self._open()
-
-    def write(self, data: bytes, /) -> None:
-        """Append complete lines. Raises OSError."""
-        if not self._is_current():
-            self._file.close()
-            self._file = self._open()
-        self._file.write(data)
-
-    def flush(self) -> None:
-        """Do nothing, because writes are not buffered."""
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _open(self) -> FileIO:
-        return FileIO(self._path, "a")
-
-    def _is_current(self) -> bool:
-        if self._file.closed:  # the last attempt to open it failed
-            return False
-        opened = os.fstat(self._file.fileno())
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return False
-        return (opened.st_dev, opened.st_ino) == (found.st_dev, found.st_ino)
 
 
 class LineWriter:
@@ -117,6 +68,8 @@ class LineWriter:
             try:
                 self._out.write(_format_as_text(batch) if self._is_text else batch)
                 self._out.flush()
+            except LinesLost as error:
+                self.dropped_lines += error.count
             except OSError:  # standard error is closed, so there is no place to report it
                 self.dropped_lines += batch.count(b"\n")
             self._written_bytes += len(batch)
@@ -235,7 +188,7 @@ def child_environment() -> dict[str, str]:
 def configure(level: str = "warning", log_format: LogFormat = "json") -> LineWriter:
     """Send all log records and warnings to standard error through a LineWriter, which the caller closes."""
     use_format(level, log_format)
-    writer = LineWriter(sys.stderr.buffer, log_format)
+    writer = LineWriter(SharedStream(sys.stderr.fileno()), log_format)
     handler = _LineWriterHandler(writer)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -8,13 +8,11 @@ import re
 import subprocess
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from svc import telemetry
-from svc.telemetry import RotatedFile
 
 SCRIPT = """
 import logging, warnings
@@ -110,29 +108,3 @@ def test_log_child_process_has_level_and_format_of_its_parent() -> None:
         telemetry.use_format("warning", "json")
     script = 'telemetry.configure_child()\nlogging.getLogger("svc.child").info("shown")'
     assert text_lines(script, **variables) == ["INFO svc.child shown"]
-
-
-def test_rotated_file_directory_missing_for_a_while_recovers(tmp_path: Path) -> None:
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    file = RotatedFile(folder / "a.log")
-    file.write(b"1\n")
-    folder.rename(tmp_path / "old")
-    for _ in range(2):
-        with pytest.raises(OSError, match="No such file"):
-            file.write(b"lost\n")
-    folder.mkdir()
-    file.write(b"2\n")
-    file.close()
-    assert (folder / "a.log").read_bytes() == b"2\n"
-    assert (tmp_path / "old" / "a.log").read_bytes() == b"1\n"
-
-
-def test_rotated_file_truncated_continues_at_start(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    file = RotatedFile(path)
-    file.write(b"1\n")
-    path.write_bytes(b"")  # as logrotate does with `copytruncate`
-    file.write(b"2\n")
-    file.close()
-    assert path.read_bytes() == b"2\n"

@@ -46,6 +46,7 @@ from svc.gateway.proxy.tracked_request import RequestTracker
 from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.stored_responses.store import ResponseStore
 from svc.ledger_queries.process import QueryProcess
+from svc.line_output import RotatedFile
 from svc.settings import Settings
 from svc.speech.metrics import SpeechMetrics
 from svc.speech.model import MODEL_DESCRIPTION_FILE_NAME
@@ -58,7 +59,7 @@ from svc.stores.bundles.install import find_unpacked
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
 from svc.stores.redis.factory import connect_redis
-from svc.telemetry import LineWriter, RotatedFile
+from svc.telemetry import LineWriter
 
 log = logging.getLogger("svc")
 

@@ -63,7 +63,7 @@ METRIC_HELP: Final = {
     "svc_journal_lag_seconds": ("gauge", "Seconds since the journal was last written to the database completely."),
     "svc_journals_left_alone": ("gauge", "Journals that this user may not read: another user started a gateway."),
     "svc_journal_lost_total": ("counter", "Ledger entries lost because the journal was full."),
-    "svc_log_lines_dropped_total": ("counter", "Access log lines dropped because the reader was too slow."),
+    "svc_log_lines_dropped_total": ("counter", "Access log lines dropped because of a slow reader or a full disk."),
     "svc_trace_spans_exported_total": ("counter", "Spans that the collector accepted."),
     "svc_trace_spans_dropped_total": ("counter", "Spans dropped, by reason: queue_full or export_failed."),
     "svc_speech_sessions": ("gauge", "Open live speech sessions."),
