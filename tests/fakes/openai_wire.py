@@ -164,6 +164,9 @@ class OpenAIWire:
         return (complaint, answer(400, error(complaint))) if complaint else None
 
     def _complaint(self, seen: Recorded) -> str | None:
+        if (seen.method, seen.path) == ("POST", "/v1/audio/transcriptions"):
+            is_form = seen.headers.get("content-type", "").startswith("multipart/form-data;")
+            return None if is_form and b'name="file"' in seen.body else "no form with a file"
         if seen.method != "POST" or seen.path not in PROMPT_FIELDS:
             return f"no such address: {seen.method} {seen.path}"
         if seen.headers.get("content-type", "").split(";")[0] != "application/json":

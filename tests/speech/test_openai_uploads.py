@@ -16,6 +16,7 @@ import openai
 import pytest
 from openai.types.audio import TranscriptionStreamEvent, TranscriptionVerbose
 
+import svc
 from svc.speech import transcript_formats
 from svc.speech.ipc import FinalTranscript, TranscriptSegment
 from tests.speech import material
@@ -141,6 +142,25 @@ def test_upload_stream_of_silence_gives_empty_transcript(client: openai.OpenAI):
         file.writeframes(bytes(64000))
     (done,) = list(client.audio.transcriptions.create(model=MODEL, file=silence.getvalue(), stream=True))
     assert (done.type, done.text) == ("transcript.text.done", "")  # type: ignore[union-attr]
+
+
+def test_upload_stream_sends_keep_alives_and_duration(tmp_path: Path, model: Path, clips: dict[str, Path]):
+    with run(tmp_path, "[gateway]\nstream_keep_alive = 0.01\n") as gateway:
+        response = httpx2.post(
+            gateway.address + "/v1/audio/transcriptions",
+            headers={"Authorization": f"Bearer {KEY}"},
+            data={"stream": "true"},
+            files={"file": ("a.wav", clips["two-cities"].read_bytes())},
+            timeout=60,
+        )
+        with svc.Client(gateway_url=gateway.address, api_key=KEY) as client:
+            transcript = client.transcribe(clips["two-cities"])
+    first, *_, done, _ = response.text.split("\n\n")
+    assert first == ": keep-alive"  # the model takes longer to load and to decode the first segment
+    event = json.loads(done.removeprefix("data: "))
+    assert event["usage"] == {"type": "duration", "seconds": round(len(material.read_pcm(clips["two-cities"])) / 32000)}
+    assert transcript.raw == event
+    assert material.count_word_errors(material.TEXTS["two-cities"], transcript.text) < 10
 
 
 def test_upload_stream_truncated_file_has_warning(client: openai.OpenAI, clips: dict[str, Path]):

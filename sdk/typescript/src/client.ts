@@ -1,10 +1,12 @@
 /** The client with everything: chats, responses, embeddings, speech. */
 
 import { RequestGuard } from "./abort.js";
-import { ChatClient, DEFAULT_MODEL, DEFAULT_RETRIES, DEFAULT_TIMEOUT_MS, encodeJson, JSON_HEADERS, numberOf, STREAM_HEADERS, textOf, toBase64 } from "./chat-client.js";
-import { GatewayFailed, InvalidRequest, ModelNotFound, UsageError } from "./errors.js";
+import { ChatClient, DEFAULT_MODEL, DEFAULT_RETRIES, DEFAULT_TIMEOUT_MS, encodeJson, JSON_HEADERS, numberOf, STREAM_HEADERS, streamError, textOf, toBase64 } from "./chat-client.js";
+import { GatewayFailed, InvalidRequest, ModelNotFound, ProviderFailed, UsageError } from "./errors.js";
 import { createKeySource, HttpSession, notA, type Reply, type RequestOptions } from "./http.js";
 import { normalizeUrl } from "./address.js";
+import { EventSplitter } from "./sse.js";
+import { incompleteStream } from "./stream.js";
 import { resolveBundle, type Bundle, type BundleOptions } from "./bundles.js";
 import { currentConfig, normalizeApiKey } from "./config.js";
 import { environmentVariables, stateFolder } from "./environment.js";
@@ -205,6 +207,7 @@ export class Client extends ChatClient {
     if (model !== undefined) form.append("model", model);
     if (language !== undefined) form.append("language", language);
     form.append("response_format", "json");
+    form.append("stream", "true"); // each event extends the timeout
     const isBytes = audio instanceof ArrayBuffer || ArrayBuffer.isView(audio);
     if (isReactNative() && (isBytes || audio instanceof Blob)) {
       // React Native's FormData sends neither bytes nor a Blob. Its native side reads a data URL like a file.
@@ -219,11 +222,42 @@ export class Client extends ChatClient {
     } else {
       throw new InvalidRequest("`audio` is not a Blob, bytes, or an object with `uri`.", { param: "audio" });
     }
-    const request = { method: "POST", path: "/audio/transcriptions", headers: { accept: "application/json" }, body: form };
+    const request = { method: "POST", path: "/audio/transcriptions", headers: { accept: "text/event-stream" }, body: form, isTextStream: true };
     const reply = await this.session.open(request, requestOptions);
-    const raw = (await reply.json("a transcript")) as { text?: unknown } | null;
+    const isEvents = reply.header("content-type")?.startsWith("text/event-stream");
+    const raw = (isEvents ? await readTranscript(reply) : await reply.json("a transcript")) as { text?: unknown } | null;
     if (typeof raw?.text !== "string") throw notA("a transcript", reply.requestId);
     return { text: raw.text, raw };
+  }
+}
+
+/** Return the last event of a transcription. Throws ProviderFailed if there is none, or the error of the stream. */
+async function readTranscript(reply: Reply): Promise<unknown> {
+  const splitter = new EventSplitter();
+  try {
+    for (;;) {
+      const text = await reply.readText();
+      for (const { data } of text === undefined ? splitter.flush() : splitter.feed(text)) {
+        if (data === undefined) continue; // a keep-alive
+        const event = parseEvent(data, reply.requestId);
+        if (event.error) throw streamError(event.error, reply.requestId);
+        if (event.type !== "transcript.text.done") continue;
+        void reply.drain();
+        return event;
+      }
+      if (text === undefined) throw incompleteStream(reply);
+    }
+  } catch (error) {
+    reply.close();
+    throw error;
+  }
+}
+
+function parseEvent(data: string, requestId: string | undefined): { type?: unknown; error?: Parameters<typeof streamError>[0] } {
+  try {
+    return Object(JSON.parse(data)) as object;
+  } catch (cause) {
+    throw new ProviderFailed("The server sent an event that is not one of a transcription.", { cause, requestId });
   }
 }
 

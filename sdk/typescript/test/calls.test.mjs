@@ -428,6 +428,22 @@ test("transcribe sends the file, the model and the language", async () => {
   );
 });
 
+test("transcribe reads events, so that each extends the timeout", async () => {
+  const delta = 'data: {"type":"transcript.text.delta","delta":"Hel"}\n\n';
+  const done = { type: "transcript.text.done", text: "Hello", usage: { type: "duration", seconds: 1 } };
+  const ends = [`data: ${JSON.stringify(done)}\n\n`, 'data: {"error":{"message":"died","code":"asr_error"}}\n\n', "", "data: {\n\n"];
+  await withServer(
+    (response) => response.writeHead(200, { "content-type": "text/event-stream; charset=utf-8" }).end(`: keep-alive\n\n${delta}${ends.shift()}`),
+    async (one, requests) => {
+      assert.deepEqual(await one.transcribe(new Uint8Array(1)), { text: "Hello", raw: done });
+      assert.ok(requests[0].body.toString().includes('name="stream"\r\n\r\ntrue\r\n'));
+      await assert.rejects(one.transcribe(new Uint8Array(1)), { code: "asr_error", message: "died" });
+      await assert.rejects(one.transcribe(new Uint8Array(1)), { code: "provider_error", message: /interrupted/ });
+      await assert.rejects(one.transcribe(new Uint8Array(1)), { code: "provider_error", message: /not one of a transcription/ });
+    },
+  );
+});
+
 test("a WAV file that was streamed gets its sizes", async () => {
   const wav = Buffer.alloc(48);
   wav.write("RIFF\xff\xff\xff\xffWAVEfmt \x10\x00\x00\x00", "latin1");

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from svc.client.bundles import Bundle
     from svc.client.chat import ChatChunk, ChatResponseStream, ChatResult, Messages
-    from svc.client.core import DirectProvider, ModelInfo, Transcript
+    from svc.client.core import DirectProvider, ModelInfo
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.live import LiveIteration, LiveSession
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
     from svc.client.speech import SpeechResponseStream
+    from svc.client.transcripts import Transcript
 
 
 class Client(BaseClient):

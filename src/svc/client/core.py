@@ -15,6 +15,7 @@ from svc.client.address import resolve_gateway_url
 from svc.client.config import SDK_DEFAULT_MODEL, current_config, normalize_api_key
 from svc.client.discovery import find_gateway, read_local_api_key, state_folder
 from svc.client.http_session import HttpSession, SessionTimeouts, add_request_id
+from svc.client.transcripts import TRANSCRIPTIONS_PATH, Transcript, read_transcript
 from svc.client.transport import ClientTransport
 from svc.errors import GatewayFailed, InvalidRequest, ModelNotFound, UsageError
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
@@ -51,13 +52,6 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 class _ModelList(msgspec.Struct):
     data: list[ModelInfo]
-
-
-class Transcript(msgspec.Struct, frozen=True):
-    """The text of an audio file. `raw` is the JSON of the gateway."""
-
-    text: str
-    raw: dict[str, Any]
 
 
 class DirectProvider(msgspec.Struct, frozen=True):
@@ -254,17 +248,10 @@ class ClientCore:
             else await self.transport.run_blocking(lambda: _read_audio_file(Path(audio)))
         )
         boundary = os.urandom(16).hex()
-        fields = {"model": model, "language": language, "response_format": "json"}
+        fields = {"model": model, "language": language, "response_format": "json", "stream": "true"}
         body = _encode_multipart({name: value for name, value in fields.items() if value}, data, boundary)
-        headers = {"content-type": f"multipart/form-data; boundary={boundary}", "accept": "application/json"}
-        response, response_body = await self.session.fetch("POST", "/audio/transcriptions", body, headers)
-        try:
-            raw = msgspec.json.decode(response_body, type=dict[str, Any])
-            return Transcript(str(raw["text"]), raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
-            failure = GatewayFailed("The response is not a transcript. Check that the address is a gateway's.")
-            failure.request_id = response.headers.get("x-request-id")
-            raise failure from error
+        headers = {"content-type": f"multipart/form-data; boundary={boundary}", "accept": "text/event-stream"}
+        return await read_transcript(self.session, await self.session.open("POST", TRANSCRIPTIONS_PATH, body, headers))
 
     async def speak(
         self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]

@@ -68,9 +68,7 @@ class HttpSession:
         response = await self.open(method, path, body, headers, total_timeout)
         try:
             with add_request_id(response):
-                return response, await _read_body(response, SDK_MAX_RESPONSE_BYTES)
-        except OSError as error:
-            raise self._to_gateway_error(error, "was interrupted", response) from error
+                return response, await self.read_body(response)
         finally:
             await response.close()
 
@@ -142,6 +140,13 @@ class HttpSession:
             self._breaker.record_abandoned()
         else:
             self._breaker.record_failure()
+
+    async def read_body(self, response: ClientResponse) -> bytes:
+        """Return the whole body. Raises GatewayFailed."""
+        try:
+            return await _read_body(response, SDK_MAX_RESPONSE_BYTES)
+        except OSError as error:
+            raise self._to_gateway_error(error, "was interrupted", response) from error
 
     async def read_chunk(self, response: ClientResponse) -> bytes:
         """Return the next bytes of the body, or b"" at its end. Raises GatewayFailed."""

@@ -13,7 +13,7 @@ from svc.dialects.base import (
     StreamDecoder,
     StreamEncoder,
 )
-from svc.dialects.endpoint import KEEP_ALIVE_COMMENT, Codec, Endpoint, RequestDecoder
+from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
 from svc.dialects.resume import ResumableTranslation, supports_resume
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
@@ -21,6 +21,7 @@ from svc.dialects.tool_names import LongNameStreamDecoder, find_long_names, rest
 from svc.dialects.translation import MeteredTranslation, StreamTranslation
 from svc.errors import SvcError
 from svc.wire.chat import ChatRequest, ChatResponse
+from svc.wire.sse import KEEP_ALIVE_COMMENT
 from svc.wire.usage import TokenUsage
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.resume import ResumableTranslation
@@ -20,11 +20,10 @@ from svc.dialects.upstream_errors import decode_error_message
 from svc.errors import InvalidRequest, SvcError, UpstreamError
 from svc.wire.chat import ChatRequest
 from svc.wire.error import encode_error_body
+from svc.wire.sse import KEEP_ALIVE_COMMENT
 from svc.wire.stored_response import ResponseParts
 from svc.wire.usage import TokenUsage
 
-KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
-"""A comment, which parsers of server-sent events ignore (HTML standard, section 9.2.6)."""
 RequestDecoder = Callable[[], Any]
 """Returns the request in the form that the endpoint's codecs translate. Raises InvalidRequest."""
 

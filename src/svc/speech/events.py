@@ -1,7 +1,8 @@
 """A transcript as server-sent events: OpenAI's `transcript.text.delta`, then `transcript.text.done`.
 
 If the transcription fails after the first event, the stream ends with an `error` event and has no `done`. If it fails
-before, the response has the status of the error.
+before, the response has the status of the error. A stream without events for a while gets a keep-alive, which counts
+as its first event.
 https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
 """
 
@@ -16,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from svc.errors import SvcError
 from svc.speech import transcript_formats
 from svc.speech.upload import UploadRecorder, UploadTranscription, wait_for_disconnect
+from svc.wire.sse import KEEP_ALIVE_COMMENT
 
 EVENT_WRITE_TIMEOUT_SECONDS = 60.0
 """Seconds until a client that does not read is disconnected."""
@@ -29,8 +31,15 @@ EVENT_STREAM_HEADERS = {
 class TranscriptEventStream:
     """An ASGI application that sends the events of one upload. Await `start` first. It closes `resources`."""
 
-    def __init__(self, upload: UploadTranscription, recorder: UploadRecorder, resources: AsyncExitStack) -> None:
-        self._upload, self._recorder = upload, recorder
+    def __init__(
+        self,
+        upload: UploadTranscription,
+        recorder: UploadRecorder,
+        resources: AsyncExitStack,
+        *,
+        keep_alive_seconds: float,
+    ) -> None:
+        self._upload, self._recorder, self._keep_alive_seconds = upload, recorder, keep_alive_seconds
         self.resources = resources
         self._changed = asyncio.Event()
         self._sent_text = ""
@@ -79,7 +88,7 @@ class TranscriptEventStream:
         await send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def _next_event(self) -> bytes:
-        """Return the next events. Sets `_is_done` with the last. Raises SvcError and ClientDisconnect."""
+        """Return the next events, or a keep-alive. Sets `_is_done` with the last. Raises SvcError, ClientDisconnect."""
         while True:
             self._changed.clear()
             if self._disconnect_task.done():
@@ -92,8 +101,14 @@ class TranscriptEventStream:
                     self._encode_delta(transcript.text) if len(transcript.text) > len(self._sent_text) else b""
                 )
                 self._is_done = True
-                return remaining_event + transcript_formats.encode_done_event(transcript.text, self._upload.warning)
-            await self._changed.wait()  # no timeout: each step of the upload has its own
+                return remaining_event + transcript_formats.encode_done_event(
+                    transcript.text, self._upload.seconds, self._upload.warning
+                )
+            try:
+                async with asyncio.timeout(self._keep_alive_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                return KEEP_ALIVE_COMMENT
 
     def _encode_delta(self, text: str) -> bytes:
         """Encode the new text. The text that was sent is a prefix of `text`."""

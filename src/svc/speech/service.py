@@ -55,6 +55,8 @@ class SpeechService:
         metrics: SpeechMetrics,
     ) -> None:
         self.settings = settings.speech
+        self.stream_keep_alive = settings.gateway.stream_keep_alive
+        """Seconds without an event after which a streamed transcript gets a keep-alive."""
         self.keyring = keyring
         self.request_tracker = request_tracker
         self.metrics = metrics
@@ -73,6 +75,7 @@ class SpeechService:
     def configure(self, settings: Settings) -> None:
         """Apply changed settings to later sessions. Running workers keep theirs."""
         self.settings = settings.speech
+        self.stream_keep_alive = settings.gateway.stream_keep_alive
         self._model_catalog = SpeechModelCatalog(settings, self._bundle_source)
 
     def start(self) -> None:

@@ -68,9 +68,10 @@ def encode_delta_event(text: str) -> bytes:
     return _encode_event({"type": "transcript.text.delta", "delta": text})
 
 
-def encode_done_event(text: str, warning: str) -> bytes:
-    """Encode the last event, with the whole text. `warning` describes a damaged file."""
-    return _encode_event({"type": "transcript.text.done", "text": text} | ({"warning": warning} if warning else {}))
+def encode_done_event(text: str, seconds: float, warning: str) -> bytes:
+    """Encode the last event, with the whole text and the audio's duration. `warning` describes a damaged file."""
+    body = {"type": "transcript.text.done", "text": text, "usage": _usage_object(seconds)}
+    return _encode_event(body | ({"warning": warning} if warning else {}))
 
 
 def encode_error_event(error: SvcError) -> bytes:

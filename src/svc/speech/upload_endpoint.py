@@ -37,7 +37,9 @@ async def transcribe_upload(service: SpeechService, key: ApiKey, request: Reques
             recorder.upload = upload = UploadTranscription(service, key, transcription_request, identity[0])
             service.metrics.record_request("upload")
             if transcription_request.stream:
-                stream = TranscriptEventStream(upload, recorder, resources)
+                stream = TranscriptEventStream(
+                    upload, recorder, resources, keep_alive_seconds=service.stream_keep_alive
+                )
                 await stream.start(request.receive)
                 stream.resources = resources.pop_all()
                 return stream

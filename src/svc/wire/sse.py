@@ -13,6 +13,8 @@ _LF_BYTE: Final = 10
 _CR_BYTE: Final = 13
 """Integers: comparing bytes objects is ten times slower."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+KEEP_ALIVE_COMMENT: Final = b": keep-alive\n\n"
+"""A comment, which parsers of server-sent events ignore (HTML standard, section 9.2.6)."""
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 """Maximum bytes of one event. A longer event is an upstream error."""
 

@@ -10,10 +10,11 @@ import svc
 from svc.client.bundles import Bundle
 from svc.client.chat import ChatChunk, ChatResult, ChatUsage
 from svc.client.client import ChatStream, Live, ResponseStream
-from svc.client.core import ModelInfo, Transcript
+from svc.client.core import ModelInfo
 from svc.client.embeddings import EmbeddingResult, EmbeddingUsage
 from svc.client.responses import ResponseResult, ResponseStreamEvent, ResponseUsage
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta
+from svc.client.transcripts import Transcript
 from svc.wire.speech import Final, Partial
 from tests.documentation.reference.markdown import docstring, paragraph, table
 

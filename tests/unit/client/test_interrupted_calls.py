@@ -215,3 +215,38 @@ def test_transcribe_unreadable_path_raises_usage_error(call: Call, tmp_path: Pat
 def test_client_request_does_not_show_the_key() -> None:
     request = ClientRequest("POST", "http://gateway/v1/chat/completions", {"authorization": "Bearer secret"})
     assert "secret" not in repr(request)
+
+
+DONE = b'data: {"type":"transcript.text.done","text":"Hello","usage":{"type":"duration","seconds":1}}\n\n'
+DELTA = b'data: {"type":"transcript.text.delta","delta":"Hel"}\n\n'
+
+
+def test_transcribe_reads_events_so_that_each_extends_the_timeout(call: Call, server: FakeProvider) -> None:
+    server.plays(sse([b": keep-alive\n\n", DELTA, DONE]))
+    transcript = call("transcribe", b"RIFF")
+    assert (transcript.text, transcript.raw["usage"]) == ("Hello", {"type": "duration", "seconds": 1})
+    assert b'name="stream"\r\n\r\ntrue\r\n' in server.requests[0].body
+
+
+def test_transcribe_server_without_events_returns_transcript(call: Call, server: FakeProvider) -> None:
+    server.plays(answer(200, {"text": "Hello"}), answer(200, {"other": 1}, headers=ID_HEADERS))
+    assert call("transcribe", b"RIFF").text == "Hello"
+    with pytest.raises(errors.GatewayFailed, match="not a transcript") as caught:
+        call("transcribe", b"RIFF")
+    assert caught.value.request_id == "req-7"
+
+
+@pytest.mark.parametrize(
+    ("end", "error_type", "message"),
+    [
+        (b'data: {"error":{"message":"died","code":"asr_error"}}\n\n', errors.SpeechFailed, "died"),
+        (b"", errors.ProviderFailed, "interrupted"),
+        (b"data: {}\n\n", errors.ProviderFailed, "not one of a transcription"),
+    ],
+)
+def test_transcribe_failed_stream_raises(
+    call: Call, server: FakeProvider, end: bytes, error_type: type[errors.SvcError], message: str
+) -> None:
+    server.plays(sse([DELTA, end]))
+    with pytest.raises(error_type, match=message):
+        call("transcribe", b"RIFF")
