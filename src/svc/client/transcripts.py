@@ -13,7 +13,7 @@ from svc.errors import GatewayFailed, ProviderFailed
 from svc.wire.sse import event_data
 
 TRANSCRIPTIONS_PATH = "/audio/transcriptions"
-DONE_EVENT = "transcript.text.done"
+TRANSCRIPT_DONE_EVENT = "transcript.text.done"
 TRANSCRIPT_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, KeyError)
 
 
@@ -76,7 +76,7 @@ class TranscriptStream(SdkEventStream[str]):
         raise_stream_error(payload)
         try:
             event_type = str(msgspec.json.decode(payload, type=dict[str, Any])["type"])
-            if event_type == DONE_EVENT:
+            if event_type == TRANSCRIPT_DONE_EVENT:
                 self.transcript = _decode_transcript(payload)
                 self._is_done = True
         except TRANSCRIPT_DECODE_ERRORS as error:

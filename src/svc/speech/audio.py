@@ -24,6 +24,8 @@ _INTEGER_ENCODINGS: dict[int, SampleEncoding] = {8: "u8", 16: "s16", 24: "s24", 
 _FLOAT_ENCODINGS: dict[int, SampleEncoding] = {32: "f32", 64: "f64"}
 _MIN_UNKNOWN_SIZE_BYTES = 0x7FFF0000
 """A size of 0, or of this value or more, means unknown: the writer wrote to a pipe, or the file is RF64."""
+_UNSUPPORTED_WAVE_FORMATS = {2: "ADPCM", 6: "A-law", 7: "\u00b5-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
+"""Names of further formats, by their tag (RFC 2361)."""
 _WAVE_FORMAT_PCM, _WAVE_FORMAT_IEEE_FLOAT, _WAVE_FORMAT_EXTENSIBLE = 1, 3, 0xFFFE
 
 
@@ -123,7 +125,13 @@ def _parse_format_chunk(chunk: bytes) -> AudioFormat:
         (tag,) = struct.unpack_from("<H", chunk, 24)
     encoding = {_WAVE_FORMAT_PCM: _INTEGER_ENCODINGS, _WAVE_FORMAT_IEEE_FLOAT: _FLOAT_ENCODINGS}.get(tag, {}).get(bits)
     if encoding is None:
-        raise InvalidRequest(f"The WAV file has format {tag} with {bits} bits. PCM and float samples are supported.")
+        known = {_WAVE_FORMAT_PCM: "PCM", _WAVE_FORMAT_IEEE_FLOAT: "float", **_UNSUPPORTED_WAVE_FORMATS}
+        raise InvalidRequest(
+            f"The WAV file has {known.get(tag, f'format {tag}')} samples of {bits} bits. Supported are PCM of 8, 16, "
+            "24 and 32 bits, and float of 32 and 64 bits. Convert the file, for example with: "
+            "ffmpeg -i in.wav -c:a pcm_s16le out.wav",
+            param="file",
+        )
     if not 1 <= channels <= 32 or rate not in SUPPORTED_SAMPLE_RATES_HZ:
         raise InvalidRequest(
             f"The WAV file has {channels} channels at {rate} Hz, which is not supported.", param="file"

@@ -30,6 +30,23 @@ def test_parse_wav_file_of_wave_module_has_format_and_samples():
     assert (wav.format, bytes(wav.samples)) == (AudioFormat(44100, 2, "s16"), bytes(range(8)))
 
 
+@pytest.mark.parametrize(
+    ("tag", "bits", "expected"),
+    [
+        (6, 8, "A-law samples of 8 bits"),
+        (7, 8, "\u00b5-law"),
+        (2, 4, "ADPCM"),
+        (1, 12, "PCM samples of 12"),
+        (99, 8, "format 99"),
+    ],
+)
+def test_parse_wav_unsupported_samples_error_names_them_and_a_command(tag: int, bits: int, expected: str):
+    with pytest.raises(InvalidRequest, match=expected) as caught:
+        parse_wav(wav(b"ab", tag=tag, bits=bits))
+    assert "ffmpeg -i in.wav -c:a pcm_s16le out.wav" in caught.value.message
+    assert caught.value.param == "file"
+
+
 @pytest.mark.parametrize("size", [None, 0, 0x7FFF0000, 0xFFFFFFFF])
 def test_parse_wav_unknown_data_size_reads_to_end(size):
     read = parse_wav(wav(b"abcdef", size=size))
