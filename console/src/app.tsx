@@ -2,7 +2,7 @@
 import type { ComponentType } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
 import { ApiError, loadSession, logOut, onSessionChange, onSessionEnd, type Session } from "./api/client";
-import { ErrorNotice } from "./components/notices";
+import { ErrorNotice, Waiting } from "./components/notices";
 import { Login } from "./login";
 import { PAGE_NAMES, type PageName, currentPage, navigate, pagePath, useAddress } from "./router";
 import { SessionContext } from "./session";
@@ -59,7 +59,7 @@ export function App() {
   }, [load]);
 
   if (session === undefined) {
-    return error ? <main class="centered"><ErrorNotice error={error} /></main> : <div aria-busy="true" />;
+    return <main class="centered">{error ? <ErrorNotice error={error} /> : <Waiting label="Waiting for the gateway…" />}</main>;
   }
   const shownSession = session ?? endedSession;
   return (
@@ -172,7 +172,7 @@ function LazyPage({ name }: { name: PageName }) {
     <>
       <h1>{name}</h1>
       {error && <ErrorNotice error={error} />}
-      {page ? <page.Component /> : <div aria-busy="true" />}
+      {page ? <page.Component /> : !error && <Waiting label="Loading the page…" />}
     </>
   );
 }

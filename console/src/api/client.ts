@@ -18,6 +18,8 @@ export class ApiError extends Error {
 export type Session = SessionInfo;
 
 const UNREACHABLE_MESSAGE = "The gateway cannot be reached. Check that it is running.";
+/** A connection that was lost unnoticed, as in a change of networks, would block its page for many minutes. */
+const READ_TIMEOUT_SECONDS = 30;
 
 let session: Session | null = null;
 const endListeners = new Set<() => void>();
@@ -107,7 +109,7 @@ async function hasSessionOfAnotherTab(): Promise<boolean> {
 }
 
 /** Returns the JSON of a response. Throws `ApiError` if the response is cut off or is not JSON. */
-export async function readJson<Body>(response: Response): Promise<Body> {
+async function readJson<Body>(response: Response): Promise<Body> {
   try {
     return (await response.json()) as Body;
   } catch (error) {
@@ -159,8 +161,7 @@ export type GetBody<P extends GetPath> = paths[P] extends { get: infer Operation
 export async function get<P extends GetPath>(
   path: P, query?: RequestOptions["query"], signal?: AbortSignal,
 ): Promise<GetBody<P>> {
-  const response = await request(path, { ...(query && { query }), ...(signal && { signal }) });
-  return readJson<GetBody<P>>(response);
+  return requestJson<GetBody<P>>(path, { ...(query && { query }), ...(signal && { signal }) });
 }
 
 /** Sends a GET request with another key, without the session. An error does not end the session. */
@@ -177,7 +178,29 @@ export async function getWithKey<P extends GetPath>(path: P, key: string, signal
 
 /** Sends a request and returns the JSON of its response. The caller names the type, which `openapi.yaml` has. */
 export async function requestJson<Body>(path: string, options: RequestOptions = {}): Promise<Body> {
-  return readJson<Body>(await request(path, options));
+  return (await requestWithHeaders(path, options)).body as Body;
+}
+
+/** Sends a request and returns the JSON and the headers of its response. A GET request that takes too long is aborted. */
+export async function requestWithHeaders(
+  path: string, options: RequestOptions = {},
+): Promise<{ body: unknown; headers: Headers }> {
+  const isRead = options.method === undefined || options.method === "GET";
+  const timeout = new AbortController();
+  const timer = isRead ? setTimeout(() => timeout.abort(), READ_TIMEOUT_SECONDS * 1000) : undefined;
+  const signal = options.signal ? AbortSignal.any([options.signal, timeout.signal]) : timeout.signal;
+  try {
+    const response = await request(path, { ...options, signal });
+    return { body: await readJson<unknown>(response), headers: response.headers };
+  } catch (error) {
+    if (!timeout.signal.aborted || options.signal?.aborted) throw error;
+    throw new ApiError(
+      `The gateway did not respond within ${READ_TIMEOUT_SECONDS} seconds. Check the connection to it.`,
+      0, "timeout", null, null, null,
+    );
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 export async function loadSession(): Promise<Session | null> {

@@ -55,15 +55,16 @@ export function useData<Data>(
 
   useEffect(() => {
     run();
-    const timer = intervalMilliseconds
-      ? setInterval(() => { if (!document.hidden && !controller.current) run(); }, intervalMilliseconds)
-      : undefined;
     const removeListener = onSessionStart(run);
     return () => {
       removeListener();
-      clearInterval(timer);
       controller.current?.abort();
     };
+  }, [run]);
+  useEffect(() => {
+    if (!intervalMilliseconds) return undefined;
+    const timer = setInterval(() => { if (!document.hidden && !controller.current) run(); }, intervalMilliseconds);
+    return () => clearInterval(timer);
   }, [run, intervalMilliseconds]);
   return { ...state, reload };
 }

@@ -1,5 +1,6 @@
 /** Notices in place of data: an error, no data yet, loading. */
 import type { ComponentChildren } from "preact";
+import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api/client";
 
 export function ErrorNotice({ error, onRetry }: { error: ApiError; onRetry?: () => void }) {
@@ -38,6 +39,18 @@ export function EmptyNotice({ title, children }: { title: string; children?: Com
 
 export function Loading({ label = "Loading…" }: { label?: string }) {
   return <p class="loading" role="status" aria-busy="true">{label}</p>;
+}
+
+const WAIT_MILLISECONDS = 1000;
+
+/** Says that the page waits, unless it takes only a moment. */
+export function Waiting({ label }: { label: string }) {
+  const [isLong, setIsLong] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setIsLong(true), WAIT_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, []);
+  return isLong ? <Loading label={label} /> : <div aria-busy="true" />;
 }
 
 /** For a page or an action that the session's key may not use. */

@@ -1,7 +1,7 @@
 /** Loads requests page by page, and looks for new ones. Refused requests come from a list of their own. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { RefusedRequest, RequestList } from "../../../build/schema";
-import { ApiError, onSessionStart, readJson, request, requestJson } from "../../api/client";
+import { ApiError, onSessionStart, requestJson, requestWithHeaders } from "../../api/client";
 import { useRequestEvents } from "../../components/live";
 import { type RequestRow, rowOfEntry, rowOfRefused } from "./row";
 
@@ -184,10 +184,9 @@ async function fetchTail(
 }
 
 async function fetchEntries(query: Record<string, string>, signal: AbortSignal): Promise<Pick<FetchedPage, "page" | "time">> {
-  const response = await request("/v1/requests", { query, signal });
+  const { body, headers } = await requestWithHeaders("/v1/requests", { query, signal });
   // The clock of this machine can differ from the gateway's.
-  const time = Date.parse(response.headers.get("date") ?? "") || Date.now();
-  return { page: await readJson<RequestList>(response), time };
+  return { page: body as RequestList, time: Date.parse(headers.get("date") ?? "") || Date.now() };
 }
 
 function emptyPage(): Pick<FetchedPage, "page" | "time"> {

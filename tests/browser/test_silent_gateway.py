@@ -1,0 +1,45 @@
+"""Pages of a gateway that accepts requests and does not respond, as after a change of networks."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.console import Console
+
+TIMEOUT_MILLISECONDS = 31_000
+"""A little more than the page waits for a response."""
+
+
+def open_silently(console: Console, page: Page, name: str, path: str) -> None:
+    """Open a page whose requests to `path` get no response, with a clock that the test advances."""
+    console.enter(page, console.admin_key)
+    page.clock.install()
+    page.route(path, lambda route: None)
+    console.open(page, name)
+
+
+def test_page_session_gets_no_response_says_so_and_recovers(console: Console, page: Page) -> None:
+    open_silently(console, page, "Keys", "**/console/session")
+    page.clock.run_for(1500)
+    expect(page.get_by_text("Waiting for the gateway…")).to_be_visible()
+    page.clock.run_for(TIMEOUT_MILLISECONDS)
+    expect(page.get_by_role("alert")).to_contain_text("The gateway did not respond within 30 seconds.")
+    page.unroute("**/console/session")
+    page.clock.run_for(2500)
+    expect(page.get_by_role("heading", name="Keys", level=1)).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("Overview", "**/v1/overview"), ("Requests", "**/v1/requests?*"), ("Keys", "**/v1/admin/keys?*")],
+)
+def test_page_data_gets_no_response_says_so_and_recovers(console: Console, page: Page, name: str, path: str) -> None:
+    open_silently(console, page, name, path)
+    with page.expect_request(path):
+        page.clock.run_for(100)
+    page.clock.run_for(TIMEOUT_MILLISECONDS)
+    expect(page.get_by_role("alert")).to_contain_text("The gateway did not respond within 30 seconds.")
+    page.unroute(path)
+    page.clock.run_for(TIMEOUT_MILLISECONDS)
+    expect(page.get_by_role("alert")).to_have_count(0)
