@@ -1,7 +1,7 @@
 /** The frame of all pages: session, navigation, theme. Each page is loaded when it is first opened. */
 import type { ComponentType } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { ApiError, loadSession, logOut, onSessionChange, onSessionEnd, type Session } from "./api/client";
+import { ApiError, loadSession, logOut, onOtherSession, onSessionChange, onSessionEnd, type Session } from "./api/client";
 import { ErrorNotice, Waiting } from "./components/notices";
 import { Login } from "./login";
 import { PAGE_NAMES, type PageName, currentPage, navigate, pagePath, useAddress } from "./router";
@@ -45,7 +45,10 @@ export function App() {
 
   useEffect(() => {
     void load();
-    const removeChangeListener = onSessionChange(setSession);
+    const removeChangeListener = onSessionChange((next) => {
+      setEndedSession(null);
+      setSession(next);
+    });
     const removeEndListener = onSessionEnd(() => {
       setSession((current) => {
         if (current) setEndedSession(current);
@@ -113,6 +116,7 @@ function Frame({ session, onLogout }: { session: Session; onLogout: () => void }
         </ul>
       </nav>
       <main id="content" tabIndex={-1}>
+        <OtherSessionNotice session={session} />
         {page ? <LazyPage key={page} name={page} /> : <UnknownPage />}
       </main>
     </div>
@@ -151,6 +155,22 @@ function SessionMenu({ session, onLogout }: { session: Session; onLogout: () => 
       <button type="button" class="quiet" onClick={() => setTheme(nextTheme(theme))}>Theme: {theme}</button>
       <button type="button" class="quiet" onClick={() => void end()}>Log out</button>
       {error && <span role="alert" class="logout-error">{error}</span>}
+    </div>
+  );
+}
+
+/** The page stays until the reload: it can have input, or the secret of a new key. */
+function OtherSessionNotice({ session }: { session: Session }) {
+  const [other, setOther] = useState<Session | null>(null);
+  useEffect(() => onOtherSession(setOther), []);
+  if (!other) return null;
+  return (
+    <div class="notice warning other-session" role="alert">
+      <p>
+        Another tab has logged in with the key <strong>{other.key_name}</strong>. What this page loads is what that key may see,
+        not <strong>{session.key_name}</strong>.
+      </p>
+      <button type="button" onClick={() => location.reload()}>Reload the page</button>
     </div>
   );
 }

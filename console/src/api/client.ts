@@ -38,6 +38,58 @@ export function onSessionChange(listener: (session: Session) => void): () => voi
   return () => changeListeners.delete(listener);
 }
 
+const otherListeners = new Set<(other: Session | null) => void>();
+
+/**
+ * Calls `listener` when another tab has logged in with another key, whose data all tabs get from then on, and with null
+ * when the key of this tab has logged in again. Returns a function that removes it.
+ */
+export function onOtherSession(listener: (other: Session | null) => void): () => void {
+  otherListeners.add(listener);
+  return () => otherListeners.delete(listener);
+}
+
+/** The tabs of a browser share the cookie. A message is the id of the key that has logged in, or null after a logout. */
+const tabs = new BroadcastChannel("svc.session");
+/** The key whose session has ended while its pages are open. They stay for it, with their input. */
+let endedKeyId: string | null = null;
+/** The session of another key that the cookie has. */
+let other: Session | null = null;
+
+tabs.onmessage = ({ data: keyId }: MessageEvent<string | null>) => {
+  if (other !== null || keyId !== (session?.key_id ?? null)) void readCookie();
+};
+
+/** Compares the session of the cookie with that of this tab. */
+async function readCookie(): Promise<void> {
+  const response = await send("/console/session", {}).catch(() => null);
+  if (response?.status === 401) {
+    endSession();
+    return;
+  }
+  const current = response?.ok ? await readJson<Session>(response).catch(() => null) : null;
+  if (!current) return; // the next request of the page finds out
+  const isStart = session === null;
+  if (isStart && endedKeyId !== null && endedKeyId !== current.key_id) return;
+  const isSameKey = session?.key_id === current.key_id;
+  other = isStart || isSameKey ? null : current;
+  otherListeners.forEach((listener) => listener(other));
+  if (other) return; // the page can have input that nobody else has
+  session = current;
+  endedKeyId = null;
+  if (!isStart) return;
+  changeListeners.forEach((listener) => listener(current));
+  startListeners.forEach((listener) => listener());
+}
+
+function endSession(): void {
+  endedKeyId = session?.key_id ?? endedKeyId;
+  session = null;
+  other = null;
+  otherListeners.forEach((listener) => listener(null));
+  endListeners.forEach((listener) => listener());
+}
+
 const startListeners = new Set<() => void>();
 
 /** Calls `listener` after a login. Returns a function that removes it. */
@@ -67,7 +119,7 @@ export async function request(path: string, options: RequestOptions = {}): Promi
   if (!response.ok) {
     const error = await readError(response);
     // A late response to a request from before a login says nothing about the new session.
-    if (response.status === 401 && session === usedSession) endListeners.forEach((listener) => listener());
+    if (response.status === 401 && session === usedSession) endSession();
     throw error;
   }
   return response;
@@ -102,7 +154,7 @@ async function hasSessionOfAnotherTab(): Promise<boolean> {
   if (!previous || !response.ok) return false;
   const current = await readJson<Session>(response);
   if (current.csrf_token === previous.csrf_token) return false;
-  session = current;
+  rememberSession(current);
   if (current.key_id === previous.key_id) return true;
   changeListeners.forEach((listener) => listener(current));
   return false;
@@ -243,9 +295,15 @@ export async function logOut(): Promise<void> {
     if (!(error instanceof ApiError && error.status === 401)) throw error;
   }
   session = null;
+  endedKeyId = null;
+  tabs.postMessage(null);
 }
 
 function rememberSession(current: Session): Session {
   session = current;
+  endedKeyId = null;
+  other = null;
+  otherListeners.forEach((listener) => listener(null));
+  tabs.postMessage(current.key_id);
   return current;
 }
