@@ -3,6 +3,7 @@ import { App } from "./app";
 import "./styles/base.css";
 import "./styles/layout.css";
 import "./styles/components.css";
+import "./styles/forced-colors.css";
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);
