@@ -17,13 +17,15 @@ interface ChartProps {
   stepSeconds: number;
   series: ChartSeries[];
   format: (value: number) => string;
+  /** Formats the round values of the axis, if `format` would round them further. */
+  formatTick?: (value: number) => string;
   /** The text alternative of the chart. */
   summary: string;
 }
 
 const HEIGHT = 220;
 
-export function Chart({ times, stepSeconds, series, format, summary }: ChartProps) {
+export function Chart({ times, stepSeconds, series, format, formatTick = format, summary }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const legend = useRef<HTMLUListElement>(null);
   const [hovered, setHovered] = useState<number | null>(null);
@@ -38,7 +40,7 @@ export function Chart({ times, stepSeconds, series, format, summary }: ChartProp
     const colors = [...legend.current.querySelectorAll(".swatch")].map((swatch) => getComputedStyle(swatch).backgroundColor);
     void loadPlot().then((Plot) => {
       if (!isCurrent) return;
-      plot = draw(Plot, element, colors, { times, stepSeconds, series, format, summary }, setHovered);
+      plot = draw(Plot, element, colors, { times, stepSeconds, series, format, formatTick, summary }, setHovered);
     });
     const observer = new ResizeObserver(() => plot?.setSize({ width: element.clientWidth, height: HEIGHT }));
     observer.observe(element);
@@ -73,7 +75,7 @@ async function loadPlot(): Promise<typeof uPlot> {
 }
 
 function draw(
-  Plot: typeof uPlot, element: HTMLElement, colors: string[], { times, stepSeconds, series, format }: ChartProps,
+  Plot: typeof uPlot, element: HTMLElement, colors: string[], { times, stepSeconds, series, format, formatTick = format }: ChartProps,
   onHover: (index: number | null) => void,
 ): uPlot {
   const muted = getComputedStyle(element).color;
@@ -94,7 +96,7 @@ function draw(
     },
     axes: [
       { ...axis, grid: { show: false } },
-      { ...axis, size: axisWidth, values: (_plot, ticks) => ticks.map((tick) => format(tick)) },
+      { ...axis, size: axisWidth, values: (_plot, ticks) => ticks.map((tick) => formatTick(tick)) },
     ],
     series: [
       {},
@@ -122,12 +124,12 @@ function useThemeChanges(): number {
   const [count, setCount] = useState(0);
   useEffect(() => {
     const change = (): void => setCount((previous) => previous + 1);
-    const preference = window.matchMedia("(prefers-color-scheme: dark)");
-    preference.addEventListener("change", change);
+    const preferences = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((query) => window.matchMedia(query));
+    preferences.forEach((preference) => preference.addEventListener("change", change));
     const observer = new MutationObserver(change);
     observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     return () => {
-      preference.removeEventListener("change", change);
+      preferences.forEach((preference) => preference.removeEventListener("change", change));
       observer.disconnect();
     };
   }, []);

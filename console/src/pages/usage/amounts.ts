@@ -1,6 +1,6 @@
 /** Measures and names of usage. */
 import type { SeriesAmounts, SeriesGroupTotals } from "../../../build/schema";
-import { formatCount, formatUsd } from "../../components/format";
+import { formatCount, formatExactUsd, formatUsd } from "../../components/format";
 import { pagePath } from "../../router";
 import type { Group, Measure } from "./query";
 
@@ -17,6 +17,10 @@ export function measureOf(amounts: SeriesAmounts, measure: Measure): number {
 
 export function formatMeasure(value: number, measure: Measure): string {
   return measure === "cost" ? formatUsd(value) : formatCount(value);
+}
+
+export function formatMeasureTick(value: number, measure: Measure): string {
+  return measure === "cost" ? formatExactUsd(value) : formatCount(value);
 }
 
 /** `value` is null for all groups after the first 100, and empty for requests without a value. */

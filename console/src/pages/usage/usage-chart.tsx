@@ -5,7 +5,7 @@ import { Chart, type ChartSeries } from "../../components/chart";
 import { formatCount, formatPercent, formatTime, formatUsd } from "../../components/format";
 import { STEP_SECONDS, intervalStarts, sumByInterval } from "../../components/series";
 import { TableScroll } from "../../components/table-scroll";
-import { formatMeasure, groupName, measureOf } from "./amounts";
+import { formatMeasure, formatMeasureTick, groupName, measureOf } from "./amounts";
 import { type Group, MEASURES, type Measure } from "./query";
 
 /** The groups with a color of their own. The others are shown together. */
@@ -23,7 +23,10 @@ export function UsageChart({ usage, by, measure }: { usage: UsageOverTime; by: G
     <section class="card stack" aria-labelledby="usage-chart">
       <h2 id="usage-chart">{MEASURES[measure]} per {usage.interval}</h2>
       <p class="chart-summary">{summary}</p>
-      <Chart times={times} stepSeconds={STEP_SECONDS[usage.interval]} series={series} format={format} summary={`${MEASURES[measure]} per ${usage.interval}. ${summary}`} />
+      <Chart
+        times={times} stepSeconds={STEP_SECONDS[usage.interval]} series={series} format={format}
+        formatTick={(value) => formatMeasureTick(value, measure)} summary={`${MEASURES[measure]} per ${usage.interval}. ${summary}`}
+      />
       {usage.interval === "day" && <p class="hint">Days begin at midnight UTC.</p>}
       <details>
         <summary>As a table</summary>
