@@ -98,7 +98,7 @@ class SpeechSession:
         self._worker_owes_since: float | None = None
         """When the worker was first seen to owe a response, in seconds."""
         self._received_bytes = 0
-        """Bytes since the last `config`."""
+        """Bytes of the session's audio."""
         self._utterance_bytes = 0
         """Bytes of the current utterance."""
         self._pending_flush_bytes: deque[int] = deque()
@@ -155,8 +155,8 @@ class SpeechSession:
         if self.state == "new":
             self._start_opening(wire.ConfigMessage())
             return False
+        self._received_bytes += len(data)
         if self.state == "live":
-            self._received_bytes += len(data)
             self._utterance_bytes += len(data)
             if samples := self._aligner.push(data):
                 self._actions.append(SendAudio(samples))
@@ -188,7 +188,7 @@ class SpeechSession:
             self._actions.append(ReleaseWorker())
         self._aligner = SampleAligner()
         self._worker_losses = 0
-        self._received_bytes = self._utterance_bytes = 0
+        self._utterance_bytes = 0
         self._reset_transcript()
         self._start_opening(config)
         return True

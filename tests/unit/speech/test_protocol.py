@@ -407,6 +407,22 @@ def test_session_words_count_from_first_audio_of_session():
     assert second.words == (wire.WordTime("a", 110, 120),)
 
 
+def test_session_words_count_from_first_audio_also_after_another_config():
+    session = live_session()
+    session.receive(bytes(3200), 0)
+    session.receive(CONFIG, 0)
+    session.on_attach_failed(2, ModelNotFound("no"))
+    session.receive(bytes(3200), 0)  # discarded
+    session.receive(CONFIG, 0)
+    session.on_attached(3, "toy")
+    session.receive(bytes(3200), 0)
+    session.receive(FLUSH, 0)
+    session.take_actions()
+    session.on_final("a", 1, (wire.WordTime("a", 10, 20),))
+    (final,) = sent_messages(session)
+    assert (final.duration_ms, final.words) == (100, (wire.WordTime("a", 210, 220),))
+
+
 def test_session_final_after_lost_worker_has_no_words():
     session = live_session()
     session.receive(bytes(3200), 0)
