@@ -179,6 +179,40 @@ def test_stored_response_item_reference_is_resolved(storing: Gateway, provider_c
     assert storing.request("POST", "/v1/responses", unknown).status == 404
 
 
+@pytest.mark.parametrize(("letter", "model"), EVERY)
+def test_stored_response_whose_input_refers_to_an_item_is_continued(
+    storing: Gateway, fakes: dict[str, FakeProvider], letter: str, model: str
+) -> None:
+    native = [responses_wire.response(text, id=f"resp_{text}") for text in ("eins", "zwei")]
+    for item, response in zip(("msg_a", "msg_b"), native, strict=True):
+        response["output"][0]["id"] = item
+    texts = ("eins", "zwei")
+    fakes[letter].plays(
+        *(answer(200, each) for each in native) if letter == "A" else (scripted(letter, text) for text in texts)
+    )
+    first = create(storing, model, input="one")
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    second = create(storing, model, input=[reference, {"role": "user", "content": "two"}])
+    listed = storing.request("GET", f"/v1/responses/{second['id']}/input_items?order=asc").json["data"]
+    assert [(item["type"], item["content"][0]["text"]) for item in listed] == [("message", "eins"), ("message", "two")]
+    storing.request("DELETE", f"/v1/responses/{first['id']}")
+    create(storing, LLAMA, input="three", previous_response_id=second["id"])
+    sent = [message["content"] for message in fakes["C"].requests[-1].json["messages"]]
+    assert sent == ["eins", "two", "zwei", "three"]
+
+
+def test_stored_response_with_reference_that_only_the_provider_knows_stays_there(
+    storing: Gateway, provider_a: FakeProvider
+) -> None:
+    provider_a.plays(answer(200, responses_wire.response("eins", id="resp_1")))
+    first = create(storing, GPT, input=[{"type": "item_reference", "id": "msg_unknown"}])
+    create(storing, GPT, input="two", previous_response_id=first["id"])
+    assert provider_a.wait(2).json["previous_response_id"] == "resp_1"
+    got = storing.request("POST", "/v1/responses", {"model": LLAMA, "input": "x", "previous_response_id": "resp_1"})
+    assert (got.status, got.json["error"]["param"]) == (404, "previous_response_id")
+    assert "refers to an item" in got.json["error"]["message"]
+
+
 def test_stored_response_thinking_returns_with_its_signature(storing: Gateway, provider_b: FakeProvider) -> None:
     blocks = [anthropic_wire.thinking("hm", "sig-1"), anthropic_wire.tool_use("call_1", "weather", "{}")]
     provider_b.plays(answer(200, anthropic_wire.message(blocks, stop="tool_use")))

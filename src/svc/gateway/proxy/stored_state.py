@@ -117,6 +117,9 @@ def _pin_account(provider: str, account_name: str, number: int, backends: Backen
 def _not_found_error(reference: StateReference, found: FoundState) -> NotFound:
     if reference.previous_response_id is not None and not found.items.conversation:
         return _previous_not_found_error()
+    if all(item_id in found.items.by_id for item_id in reference.item_ids):
+        message = "A response that this one continues refers to an item that this key has not stored."
+        return NotFound(message, param="previous_response_id")
     return NotFound("`input` refers to an item that this key has not stored.", param="input")
 
 

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from svc.errors import SvcError
+from svc.gateway.stored_responses.references import find_items, resolve_references
 from svc.settings import ResponsesSettings
 from svc.stores.database.base import Database, StoreUnavailable
 from svc.stores.database.thread import DatabaseThread
@@ -68,7 +69,7 @@ class ResponseStore:
     def save(self, build: Callable[[], StoredResponse], on_saved: Callable[[SvcError | None], None]) -> None:
         """Save a response, then call `on_saved`. `build` runs in the database thread."""
         self._prunes = True
-        self._run(lambda database: database.put_response(build()), on_saved)
+        self._run(lambda database: _put_response(database, build(), time.time()), on_saved)
 
     def _run(self, query: Callable[[Database], T], callback: Callable[[T | SvcError], None]) -> None:
         if len(self._tasks) >= MAX_PENDING_QUERIES:
@@ -100,6 +101,12 @@ class ResponseStore:
             await asyncio.sleep(RESPONSE_PRUNE_INTERVAL_SECONDS)
 
 
+def _put_response(database: Database, response: StoredResponse, now: float) -> None:
+    """Save a response with the items that its input refers to, so that it stays complete without their responses."""
+    items, _ = resolve_references(database, response.key_id, response.items, now)
+    database.put_response(msgspec.structs.replace(response, items=items))
+
+
 def _prune_expired(database: Database) -> bool:
     """Delete a batch of expired responses. Returns whether none is left."""
     return not database.prune_responses(time.time())
@@ -124,8 +131,10 @@ def find_state(database: Database, key_id: str, reference: StateReference, now: 
         conversation = database.list_conversation(key_id, reference.previous_response_id, now)
         if conversation is None:
             missing.append(database.find_missing_response(key_id, reference.previous_response_id, now) or "")
-    referred = database.find_response_items(key_id, reference.item_ids, now) if reference.item_ids else []
-    by_id = {item.id: item.body for item in referred}
+    by_id = find_items(database, key_id, reference.item_ids, now)
     missing += [item_id for item_id in reference.item_ids if item_id not in by_id]
     is_denied = bool(missing) and database.has_stored_id(missing)
-    return FoundState(previous, EarlierItems([item.body for item in conversation or []], by_id), not missing, is_denied)
+    # The provider may know what an earlier request of the conversation refers to.
+    resolved, unknown = resolve_references(database, key_id, conversation or [], now)
+    items = EarlierItems([item.body for item in resolved], by_id)
+    return FoundState(previous, items, not missing and not unknown, is_denied)
