@@ -33,6 +33,7 @@ def test_distribution_metadata_matches_constant_and_command_is_svc() -> None:
 
 
 def test_install_command_with_extras_names_distribution_and_extras() -> None:
+    assert install_command() == "pip install svc-gateway"
     assert install_command("local", "speech") == "pip install 'svc-gateway[local,speech]'"
 
 

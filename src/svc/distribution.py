@@ -9,5 +9,7 @@ DISTRIBUTION_NAME: Final = "svc-gateway"
 
 
 def install_command(*extras: str) -> str:
-    """Return the shell command that installs extras, for messages."""
+    """Return the shell command that installs extras, or without extras the program, for messages."""
+    if not extras:
+        return f"pip install {DISTRIBUTION_NAME}"
     return f"pip install '{DISTRIBUTION_NAME}[{','.join(extras)}]'"

@@ -72,6 +72,23 @@ def test_full_disk_command_exits_1_with_reason(small_disk: Path) -> None:
     assert "since its disk is full" in done.stderr
 
 
+@pytest.mark.parametrize("reserve", [0, 60 * 1024])
+def test_full_disk_backup_and_restore_name_the_full_disk(small_disk: Path, tmp_path: Path, reserve: int) -> None:
+    assert run("keys", "ls", home=tmp_path).returncode == 0
+    backup = tmp_path / "backup.tar"
+    assert run("backup", str(backup), home=tmp_path).returncode == 0
+    assert run("keys", "ls", home=small_disk).returncode == 0  # creates the folder
+    (small_disk / "reserve").write_bytes(b"0" * reserve)
+    disk.by_filling(small_disk)[0]()
+    (small_disk / "reserve").unlink()
+    done = run("backup", str(small_disk / "backup.tar"), home=tmp_path)
+    assert done.returncode == 1
+    assert f"svc: The disk of {small_disk} is full, so the backup was not written." in done.stderr
+    done = run("restore", "--force", str(backup), home=small_disk)
+    assert done.returncode == 1
+    assert f"svc: The disk of {small_disk / 'svc'} is full, so nothing was restored." in done.stderr
+
+
 def test_full_disk_doctor_reports_what_cannot_be_written(small_disk: Path, tmp_path: Path) -> None:
     assert run("registry", "add", str(make_bundle(tmp_path / "m.xyb")), home=small_disk).returncode == 0
     (small_disk / "svc/journal").mkdir()

@@ -10,6 +10,7 @@ between, entries can be missing in both copies, and the backup starts again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -25,6 +26,7 @@ from urllib.parse import quote
 
 import svc
 from svc.app.registry_backup import OnBackupWarning, RegistryBackup, list_recipe_files
+from svc.bundles.disk_space import is_disk_full, translate_disk_full_errors
 from svc.errors import CommandFailed, UsageError
 from svc.gateway.accounting.journal import JOURNAL_SUFFIX
 from svc.stores import backup_archive
@@ -56,10 +58,11 @@ def create_backup(
     """Write a backup to `target`, which appears only when it is complete. `registry_root` adds all bundles.
 
     `on_warning` gets a sentence for each bundle and file that is not in the backup.
-    Raises CommandFailed, UsageError and OSError.
+    Raises CommandFailed, UsageError, OSError, and InsufficientStorage if the disk of `target` is full.
     """
     _check_paths(database_path, target, overwrite)
-    with _work_folder(target) as work:
+    disk_full = f"The disk of {target.parent.absolute()} is full, so the backup was not written."
+    with translate_disk_full_errors(disk_full), _work_folder(target) as work:
         schema_version, sources = _copy_state(home, database_path, work, on_progress)
         sources += list_recipe_files(home / "recipes", on_warning)
         registry = None
@@ -247,6 +250,10 @@ def _copy_sqlite(source: sqlite3.Connection, path: Path, on_progress: OnBackupPr
             ),
         )
         target.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL or is_disk_full(path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise
     finally:
         target.close()
     check_sqlite(path)

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from svc.app.backup import OnBackupProgress, check_sqlite, read_schema_state
+from svc.bundles.disk_space import translate_disk_full_errors
 from svc.errors import CommandFailed, UsageError
 from svc.stores import backup_archive
 from svc.stores.backup_archive import BackupManifest
@@ -42,11 +43,12 @@ def restore_backup(archive: Path, home: Path, *, overwrite: bool, on_progress: O
     """Replace the state in `home` by that of the backup. Any failure leaves the old state in place.
 
     Raises CommandFailed for an archive that is not a complete backup, UsageError if there is a state and `overwrite`
-    is false, and OSError.
+    is false, InsufficientStorage if the disk of `home` is full, and OSError.
     """
     if not archive.is_file():
         raise UsageError(f"There is no backup {archive}.")
-    with _staging_folder(home) as staging:
+    disk_full = f"The disk of {home.absolute()} is full, so nothing was restored."
+    with translate_disk_full_errors(disk_full), _staging_folder(home) as staging:
         with archive.open("rb") as file:
             manifest = backup_archive.extract_backup(
                 file, staging, lambda done, total: on_progress("restore", done, total)

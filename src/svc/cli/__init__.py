@@ -23,7 +23,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
 
 import svc
-from svc import plugins
+from svc import distribution, plugins
 from svc.cli._standard_streams import accept_any_text, open_closed_streams
 from svc.errors import SvcError, UsageError
 
@@ -93,6 +93,13 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
         return 1
     except OSError as error:
         return _print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "svc"):
+            raise
+        # The installation left out the dependencies, or another one removed a package.
+        command = distribution.install_command()
+        return _print_error(f"The Python package {package!r} is missing, which svc needs: {command}", 1)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

@@ -111,7 +111,8 @@ def check_database(settings: Settings) -> CheckResult:
     """Check the database of keys and usage. A missing SQLite file is not created."""
     url = database_url(settings.environ, settings.home)
     source = "SVC_DATABASE_URL" if settings.environ.get("SVC_DATABASE_URL") else "the state folder"
-    if url.startswith("sqlite:///") and not (file := Path(url.removeprefix("sqlite:///")).expanduser()).exists():
+    is_file = url.startswith("sqlite:///")
+    if is_file and not (file := Path(url.removeprefix("sqlite:///")).expanduser()).exists():
         return _check_missing_file(file)
     try:
         store = open_database(url)
@@ -121,13 +122,13 @@ def check_database(settings: Settings) -> CheckResult:
         store.ping()
         is_read_only = store.is_read_only()
     except StoreUnavailable as error:
-        return CheckResult("database", "bad", error.message, f"start it, or check {source}")
+        return CheckResult("database", "bad", error.message, f"{'check' if is_file else 'start it, or check'} {source}")
     finally:
         store.close()
     if is_read_only:
         detail = "PostgreSQL responds, but is read-only: keys cannot be changed, and usage is not recorded"
         return CheckResult("database", "bad", detail, f"name the primary server in {source}")
-    if url.startswith("sqlite:///"):
+    if is_file:
         return CheckResult("database", "ok", f"the file {url.removeprefix('sqlite:///')}")
     return CheckResult("database", "ok", "PostgreSQL responds: machines share keys and usage")
 

@@ -19,11 +19,17 @@ def check_is_folder(home: Path) -> Path:
 def prepare_state_dir(home: Path) -> None:
     """Create the folder if it is missing, and restrict it and its databases to their owner.
 
-    Raises OSError, and UsageError if it is not a folder.
+    Raises OSError, and UsageError if it is not a folder or cannot be created.
     The mode of a folder stays unchanged if it has another owner, is sticky (`/tmp`), or is the home directory.
     """
     check_is_folder(home)
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"The state folder {home} cannot be created: {error.strerror}. Set SVC_HOME to a folder that this user may "
+            "write to."
+        ) from error
     if _may_restrict_mode(home):
         _restrict_mode(home, 0o700)
     for path in home.glob("svc.db*"):

@@ -102,6 +102,22 @@ def test_main_home_is_file_exits_2_with_reason(args: list[str], tmp_path: Path) 
     assert (result.returncode, result.stderr.splitlines()[-1]) == (2, f"svc: SVC_HOME is not a folder: {file}")
 
 
+def test_main_state_folder_that_cannot_be_created_names_the_variable(tmp_path: Path) -> None:
+    result = command("keys", "ls", SVC_HOME="/proc/none/svc")
+    assert result.returncode == 2
+    assert result.stderr == (
+        "svc: The state folder /proc/none/svc cannot be created: No such file or directory. "
+        "Set SVC_HOME to a folder that this user may write to.\n"
+    )
+
+
+def test_main_missing_package_is_one_line_with_the_command_that_installs_it() -> None:
+    script = "import sys; sys.modules['msgspec'] = None; from svc.cli import main; sys.exit(main(['gateway']))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert result.stderr == ("svc: The Python package 'msgspec' is missing, which svc needs: pip install svc-gateway\n")
+
+
 def test_up_registry_that_does_not_start_is_reported_in_one_line(tmp_path: Path) -> None:
     result = command("up", "--port", "0", SVC_HOME=str(tmp_path), SVC_BLOB_URL="gs://bucket")
     assert "svc: The registry did not start: SVC_BLOB_URL must begin with file:// or s3://.\n" in result.stderr

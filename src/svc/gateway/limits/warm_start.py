@@ -44,4 +44,4 @@ async def warm_start_counters(counters: LocalCounters, database: DatabaseThread)
             counters, await asyncio.wait_for(database.run_query(load_recent_entries), WARM_START_TIMEOUT_SECONDS)
         )
     except (StoreUnavailable, TimeoutError) as error:
-        log.warning("limits of requests and tokens start from 0: %s", error or "no response in time")
+        log.warning("limits of requests and tokens start from 0: %s", str(error) or "no response in time")

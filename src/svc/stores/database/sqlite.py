@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pwd
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,7 @@ from svc.stores.database.statements import DatabaseCursor
 
 DATABASE_BUSY_TIMEOUT_SECONDS = 10.0
 """Maximum time that a writer waits for the write lock."""
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class SqliteDatabase(SqlDatabase):
@@ -56,7 +59,7 @@ class SqliteDatabase(SqlDatabase):
             return self._connect().execute(sql, args)
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(
-                f"The database {self._path} cannot be used: {error}{_disk_full_hint(self._path)}."
+                f"The database {self._path} cannot be used: {error}{_describe_cause(self._path, error)}."
             ) from error
 
     @contextlib.contextmanager
@@ -98,6 +101,22 @@ def open_database(url: str, timeout_seconds: float = 0.0) -> SqliteDatabase:
     return SqliteDatabase(Path(path).expanduser())
 
 
-def _disk_full_hint(path: Path) -> str:
-    """Return a hint for a full disk, which SQLite can report as "disk I/O error"."""
-    return ", since its disk is full" if is_disk_full(path.parent) else ""
+def _describe_cause(path: Path, error: Exception) -> str:
+    """Return what SQLite does not say: a full disk can be a "disk I/O error", and a wrong owner cannot be seen."""
+    if is_disk_full(path.parent):
+        return ", since its disk is full"
+    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+        return ", so restore a backup"
+    with contextlib.suppress(OSError):  # a folder that cannot be searched
+        for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), path.parent):
+            if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+                owner, user = _user_name(file.stat().st_uid), _user_name(os.geteuid())
+                return f", since {file} belongs to {owner} and is not writable for {user}"
+    return ""
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # such as in a container
+        return f"user {uid}"

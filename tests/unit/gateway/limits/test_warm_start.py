@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from svc.gateway.limits import warm_start
 from svc.gateway.limits.warm_start import count_recent_entries, warm_start_counters
 from svc.stores.counters.base import LimitUsage
 from svc.stores.counters.in_process import InProcessCounters
@@ -87,11 +90,28 @@ def test_warm_start_database_unreachable_starts_at_zero_and_logs(
     assert "limits of requests and tokens start from 0: The PostgreSQL database 'none' at 127.0.0.1" in caplog.text
 
 
-async def _warm_start(counters: InProcessCounters, home: Path) -> None:
-    database = DatabaseThread(
-        open_state_database({"SVC_DATABASE_URL": "postgresql://127.0.0.1:1/none?connect_timeout=1"}, home), "ledger"
-    )
+def test_warm_start_database_that_does_not_respond_in_time_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_start, "WARM_START_TIMEOUT_SECONDS", 0.05)
+    lock = sqlite3.connect(tmp_path / "locked.db", isolation_level=None, check_same_thread=False)
+    lock.execute("BEGIN EXCLUSIVE")
+    counters = InProcessCounters()
+    with caplog.at_level(logging.WARNING, "svc.limits"):
+        asyncio.run(_warm_start(counters, tmp_path, f"sqlite:///{tmp_path / 'locked.db'}", lock.close))
+    counters.close()
+    assert "limits of requests and tokens start from 0: no response in time" in caplog.text
+
+
+async def _warm_start(
+    counters: InProcessCounters,
+    home: Path,
+    url: str = "postgresql://127.0.0.1:1/none?connect_timeout=1",
+    release: Callable[[], None] = lambda: None,
+) -> None:
+    database = DatabaseThread(open_state_database({"SVC_DATABASE_URL": url}, home), "ledger")
     try:
         await warm_start_counters(counters, database)
     finally:
+        release()
         await database.close()
