@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.distribution import DISTRIBUTION_NAME, install_command
+from svc.distribution import DISTRIBUTION_NAME, INSTALL_COMMAND, install_command
 from svc.gateway.observability.explanation import ERRORS_GUIDE, REFUSED_GUIDE, SLOW_GUIDE
 
 ROOT = Path(__file__).parent.parent
@@ -33,7 +33,7 @@ def test_distribution_metadata_matches_constant_and_command_is_svc() -> None:
 
 
 def test_install_command_with_extras_names_distribution_and_extras() -> None:
-    assert install_command() == "pip install svc-gateway"
+    assert INSTALL_COMMAND == "pip install svc-gateway"
     assert install_command("local", "speech") == "pip install 'svc-gateway[local,speech]'"
 
 

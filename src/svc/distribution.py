@@ -6,10 +6,10 @@ from typing import Final
 
 DISTRIBUTION_NAME: Final = "svc-gateway"
 """Differs from the command and import name `svc`, which is another package on the public index."""
+INSTALL_COMMAND: Final = f"pip install {DISTRIBUTION_NAME}"
+"""The shell command that installs the program with all packages that it needs."""
 
 
 def install_command(*extras: str) -> str:
-    """Return the shell command that installs extras, or without extras the program, for messages."""
-    if not extras:
-        return f"pip install {DISTRIBUTION_NAME}"
+    """Return the shell command that installs extras, for messages."""
     return f"pip install '{DISTRIBUTION_NAME}[{','.join(extras)}]'"

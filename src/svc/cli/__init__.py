@@ -98,8 +98,8 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
         if package in ("", "svc"):
             raise
         # The installation left out the dependencies, or another one removed a package.
-        command = distribution.install_command()
-        return _print_error(f"The Python package {package!r} is missing, which svc needs: {command}", 1)
+        hint = f"The Python package {package!r} is missing, which svc needs: {distribution.INSTALL_COMMAND}"
+        return _print_error(hint, 1)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
