@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from svc.app.listeners import describe_listen_error
 from svc.app.reload_signal import ControllingTerminal
 from svc.app.stop_signals import RETIRE_SIGNAL
 from svc.errors import CommandFailed, SvcError, UsageError
@@ -305,7 +306,7 @@ class Supervisor:
 
 
 def listen_reuseport(host: str, port: int, count: int) -> list[socket.socket]:
-    """Return `count` sockets that listen on one port. Raises UsageError with the port if it is in use."""
+    """Return `count` sockets that listen on one port. Raises UsageError that names the option to change."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listeners: list[socket.socket] = []
     try:
@@ -320,13 +321,10 @@ def listen_reuseport(host: str, port: int, count: int) -> list[socket.socket]:
             listener.bind((host, port))
             port = listener.getsockname()[1]
             listener.listen(WORKER_LISTEN_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         for listener in listeners:
             listener.close()
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(
-            f"Cannot listen on {host} port {port}: {reason}. Choose another with --port, or 0 for a free one."
-        ) from error
+        raise UsageError(describe_listen_error(error, host, port)) from error
     return listeners
 
 

@@ -118,6 +118,8 @@ def _check_url(name: str, url: str) -> None:
         is_valid = False
     if not is_valid or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError(f"{name} must be a URL that begins with http:// or https://.")
+    if "@" in parts.netloc:  # urllib would look up the password as a part of the host name
+        raise UsageError(f"{name} must not have a user name or a password: use OTEL_EXPORTER_OTLP_HEADERS.")
 
 
 def _read_pairs(name: str, text: str) -> tuple[tuple[str, str], ...]:

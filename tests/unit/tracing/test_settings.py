@@ -67,6 +67,7 @@ def test_trace_settings_variables_for_traces_have_precedence() -> None:
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://x:99999"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://x y"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:secret@x:4318"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "file:///etc/passwd"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
