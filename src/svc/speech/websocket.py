@@ -161,10 +161,11 @@ class WebSocketSession:
             try:
                 message = await self._websocket.receive()
             except (WebSocketDisconnect, RuntimeError):
-                return
+                message = {"type": "websocket.disconnect"}
             finally:
                 self._is_reading = False
             if message["type"] == "websocket.disconnect":
+                self._release_session()
                 return
             data = message.get("bytes")
             self._session.receive(data if data is not None else message.get("text") or "", self._loop.time())
@@ -238,6 +239,13 @@ class WebSocketSession:
             self._session.on_attached(action.attach_id, name)
         self._attach_task = None
         self._run_actions()
+
+    def _release_session(self) -> None:
+        """Free what counts for limits, since a client that disconnected may open its next session at once."""
+        self._release_slot()
+        self._record_end(is_disconnected=True)
+        if self._release_reservation is not None:
+            self._release_reservation()
 
     def _release_slot(self) -> None:
         if self._listener is not None:
