@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.console import Console, find_violations, take_screenshot, write_spoken_file
+from tests.browser.test_speech import END_DEVICE, KEEP_STREAM
 from tests.e2e.harness import GPT
 from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
@@ -179,6 +180,17 @@ def test_file_and_microphone_are_transcribed(pipelines_page: Page, spoken_file: 
     expect(page.get_by_label("Recording", exact=True)).to_be_visible()
     run(page)
     expect(page.get_by_role("region", name="Result")).to_contain_text("brown", timeout=WAIT)
+
+
+def test_microphone_that_is_unplugged_ends_the_recording(console: Console, page: Page) -> None:
+    page.add_init_script(KEEP_STREAM)
+    console.enter(page, console.admin_key, "Pipelines")
+    page.get_by_label("Microphone").check()
+    page.get_by_role("button", name="Record", exact=True).click()
+    expect(page.get_by_text("Recording…")).to_be_visible()
+    page.evaluate(END_DEVICE)
+    expect(page.get_by_role("alert")).to_contain_text("The microphone was disconnected")
+    expect(page.get_by_label("Recording", exact=True)).to_be_visible()
 
 
 def test_input_stays_if_the_examples_cannot_be_loaded_after_a_login(console: Console, pipelines_page: Page) -> None:

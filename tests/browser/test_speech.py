@@ -116,6 +116,64 @@ def test_denied_microphone_says_what_to_do(console: Console, browser: Browser) -
     context.close()
 
 
+KEEP_STREAM = """
+  const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+  navigator.mediaDevices.getUserMedia = async (wanted) => (window.stream = await ask(wanted));
+"""
+END_DEVICE = "window.stream.getTracks().forEach((track) => track.dispatchEvent(new Event('ended')))"
+"""What the browser does when a microphone is unplugged."""
+OTHER_ADDRESS = """
+  window.WebSocket = class extends WebSocket {
+    constructor(address, protocols) {
+      super(new URL("/v1/models", address), protocols);
+    }
+  };
+"""
+
+
+def test_microphone_that_is_unplugged_is_reported_and_its_text_stays(
+    console: Console, page: Page, clip: Path, spoken_file: Path
+) -> None:
+    write_spoken_file(clip, spoken_file)
+    page.add_init_script(KEEP_STREAM)
+    console.enter(page, console.user_key, "Speech")
+    page.get_by_role("button", name="Start the microphone").click()
+    transcript = page.get_by_role("log", name="Transcript")
+    expect(transcript).to_contain_text("brown", timeout=WAIT)
+    page.evaluate(END_DEVICE)
+    expect(page.get_by_role("alert")).to_contain_text("The microphone was disconnected")
+    expect(page.get_by_role("button", name="Record again")).to_be_visible(timeout=WAIT)
+    expect(transcript).to_contain_text("brown")
+
+
+def test_recording_with_an_ended_session_asks_for_the_login(console: Console, speech_page: Page) -> None:
+    start = speech_page.get_by_role("button", name="Start the microphone")
+    expect(start).to_be_visible()
+    speech_page.context.clear_cookies()
+    start.click()
+    speech_page.get_by_label("API key").fill(console.user_key)
+    speech_page.get_by_role("button", name="Log in").click()
+    expect(speech_page.get_by_role("alert")).to_have_text("The session has ended. Log in, and start again.")
+
+
+def test_recording_without_websockets_names_the_proxy(console: Console, page: Page) -> None:
+    page.add_init_script(OTHER_ADDRESS)
+    console.enter(page, console.user_key, "Speech")
+    page.get_by_role("button", name="Start the microphone").click()
+    expect(page.get_by_role("alert")).to_contain_text("A proxy before the gateway must allow WebSockets.")
+
+
+def test_recording_of_the_maximum_length_says_why_it_ended(
+    tmp_path: Path, provider: FakeProvider, page: Page, clip: Path, spoken_file: Path
+) -> None:
+    write_spoken_file(clip, spoken_file)
+    env = {"SVC_REGISTRY_ROOT": str(material.make_voices())}
+    with Console(tmp_path, provider, "[speech]\nmax_duration = 1\n", env=env) as console:
+        console.log_in(page, console.user_key, "Speech")
+        page.get_by_role("button", name="Start the microphone").click()
+        expect(page.get_by_role("alert")).to_contain_text("The recording has reached the maximum length.", timeout=WAIT)
+
+
 def test_gateway_that_ends_during_a_recording_is_reported(
     tmp_path: Path, provider: FakeProvider, page: Page, clip: Path, spoken_file: Path
 ) -> None:

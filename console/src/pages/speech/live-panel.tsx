@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { BusyButton } from "../../components/busy-button";
 import { CopyButton } from "../../components/copy";
 import { LiveTranscription, type Transcript } from "./live-transcription";
-import { Microphone, MicrophoneError } from "./microphone";
+import { MICROPHONE_ENDED, Microphone, MicrophoneError } from "./microphone";
 
 type State = "idle" | "starting" | "listening" | "finishing";
 const NOTHING: Transcript = { stable: "", unstable: "" };
@@ -57,6 +57,9 @@ export function LivePanel(
       microphone.current = await Microphone.start(({ pcm, peak }) => {
         setLevel(peak);
         live.current?.sendAudio(pcm);
+      }, () => {
+        setError(MICROPHONE_ENDED);
+        stop();
       });
     } catch (caught) {
       setError(caught instanceof MicrophoneError ? caught.message : "The microphone could not be started.");

@@ -1,4 +1,5 @@
 /** The speech WebSocket (docs/reference/speech-protocol.md). The session cookie authenticates it. */
+import { ApiError, requestJson } from "../../api/client";
 
 export interface Transcript {
   /** Text that later events do not change. */
@@ -22,12 +23,21 @@ interface Callbacks {
   onClose: () => void;
 }
 
+/** The reasons of the gateway to end a session. */
+const CLOSE_REASONS: Partial<Record<string, string>> = {
+  key_revoked: "The key of this session was revoked.",
+  idle_timeout: "The gateway has received no audio for a while, and ended the recording. Start again.",
+  session_limit: "The recording has reached the maximum length. Start again.",
+  server_shutdown: "The gateway is shutting down. Start again when it is back.",
+};
+
 const MAX_BUFFERED_BYTES = 320_000; // 10 s of audio
 
 export class LiveTranscription {
   private readonly socket: WebSocket;
   private stable = "";
   private hasFailed = false;
+  private isOpened = false;
   private isReady = false;
   /** Audio from before the connection is open. */
   private early: ArrayBuffer[] = [];
@@ -39,6 +49,7 @@ export class LiveTranscription {
     this.socket = new WebSocket(address, ["svc.v1"]);
     this.socket.binaryType = "arraybuffer";
     this.socket.onopen = () => {
+      this.isOpened = true;
       this.send({ type: "config", ...(model && { model }), ...(language && { language }) });
       for (const pcm of this.early) this.socket.send(pcm);
       this.early = [];
@@ -46,7 +57,8 @@ export class LiveTranscription {
     this.socket.onmessage = ({ data }: MessageEvent<string>) => this.receive(JSON.parse(data) as ServerMessage);
     this.socket.onclose = () => {
       if (!this.isClosing && !this.hasFailed) {
-        callbacks.onError("The connection to the gateway was lost. Start again.");
+        if (this.isOpened) callbacks.onError("The connection to the gateway was lost. Start again.");
+        else void describeRefusal().then(callbacks.onError);
       }
       callbacks.onClose();
     };
@@ -96,7 +108,8 @@ export class LiveTranscription {
       // The session has no model: it would discard the audio.
       if (!this.isReady) this.socket.close();
     } else { // closed
-      if (message.reason === "key_revoked") this.fail("The key of this session was revoked.");
+      const problem = CLOSE_REASONS[message.reason ?? ""];
+      if (problem) this.fail(problem);
       this.isClosing = true;
     }
   }
@@ -105,4 +118,15 @@ export class LiveTranscription {
     this.hasFailed = true;
     this.callbacks.onError(message);
   }
+}
+
+/** Says why the handshake failed, which browsers do not tell scripts. It opens the login if the session has ended. */
+async function describeRefusal(): Promise<string> {
+  try {
+    await requestJson("/console/session");
+  } catch (error) {
+    if (error instanceof ApiError) return error.status === 401 ? "The session has ended. Log in, and start again." : error.message;
+    throw error;
+  }
+  return "The gateway did not accept the WebSocket of the recording. A proxy before the gateway must allow WebSockets.";
 }

@@ -11,12 +11,17 @@ export interface Frame {
 
 export class MicrophoneError extends Error {}
 
+export const MICROPHONE_ENDED = "The microphone was disconnected, or its permission was withdrawn. Start again.";
+
 /** Captures audio until `stop`. */
 export class Microphone {
   private constructor(private readonly stream: MediaStream, private readonly audio: AudioContext) {}
 
-  /** Asks for permission and starts. Throws `MicrophoneError`, which says what to do. */
-  static async start(onFrame: (frame: Frame) => void): Promise<Microphone> {
+  /**
+   * Asks for permission and starts. `onEnd` is called if the device ends by itself: then all frames that follow are
+   * silent. Throws `MicrophoneError`, which says what to do.
+   */
+  static async start(onFrame: (frame: Frame) => void, onEnd: () => void): Promise<Microphone> {
     if (!window.isSecureContext) {
       throw new MicrophoneError("Browsers offer the microphone over HTTPS or at localhost only. Open the console there.");
     }
@@ -33,6 +38,8 @@ export class Microphone {
       throw new MicrophoneError(describeError(error));
     }
     const microphone = new Microphone(stream, audio);
+    // Not called for a track that `stop` has ended.
+    for (const track of stream.getTracks()) track.addEventListener("ended", onEnd);
     try {
       const capture = new AudioWorkletNode(audio, "capture", { numberOfOutputs: 0, channelCount: 1 });
       capture.port.onmessage = ({ data }: MessageEvent<Frame>) => onFrame(data);
