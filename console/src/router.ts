@@ -1,5 +1,5 @@
 /** The address of the page: its name in the path, its filters in the query. */
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 
 export const PAGE_NAMES = [
   "Overview", "Playground", "Speech", "Requests", "Usage", "Keys", "Providers", "Bundles", "Pipelines", "Connect",
@@ -22,7 +22,8 @@ export function navigate(address: string, { replace = false, state = null }: { r
 /** Returns the current address, and renders again when it changes. */
 export function useAddress(): URL {
   const [address, setAddress] = useState(() => new URL(location.href));
-  useEffect(() => {
+  // A later effect would miss what is typed into a field as soon as it appears.
+  useLayoutEffect(() => {
     const update = (): void => setAddress(new URL(location.href));
     window.addEventListener("popstate", update);
     window.addEventListener(NAVIGATION_EVENT, update);

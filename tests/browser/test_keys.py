@@ -235,6 +235,26 @@ def test_search_finds_keys_and_is_in_the_address(console: Console, page: Page) -
     expect(page.get_by_role("list", name="Keys", exact=True).get_by_role("heading")).to_have_text(["needle one"])
     page.get_by_label("Search").fill("no such key")
     expect(page.get_by_text("No key matches")).to_be_visible()
+    console.open(page, "Keys", "?after=key_zzz")  # as after the revocation of the last key of a page
+    expect(page.get_by_text("No key matches")).to_be_visible()
+
+
+TYPE_AT_ONCE = """
+  new MutationObserver((_, observer) => {
+    const field = document.querySelector("input[type=search]");
+    if (!field) return;
+    observer.disconnect();
+    field.value = "admin";
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  }).observe(document, { childList: true, subtree: true });
+"""
+
+
+def test_search_that_is_typed_as_soon_as_its_field_appears_is_kept(console: Console, page: Page) -> None:
+    page.add_init_script(TYPE_AT_ONCE)
+    console.enter(page, console.admin_key, "Keys")
+    expect(page.get_by_role("list", name="Keys", exact=True).get_by_role("heading")).to_have_text(["admin"])
+    expect(page.get_by_label("Search")).to_have_value("admin")
 
 
 def test_pages_follow_each_other(console: Console, page: Page) -> None:

@@ -76,7 +76,7 @@ function AllKeys() {
       </div>
       {error && <ErrorNotice error={error} onRetry={reload} />}
       {!data && isLoading && <Loading label="Loading keys…" />}
-      {data && <KeyList keys={data.data} uses={data.uses} isFiltered={search !== ""} onOpen={setDialog} />}
+      {data && <KeyList keys={data.data} uses={data.uses} isFiltered={search !== "" || after !== "" || revoked !== "show"} onOpen={setDialog} />}
       {data && (data.has_more || after !== "") && (
         <div class="row pager">
           <button type="button" disabled={after === ""} onClick={() => openPage("", [])}>First page</button>
@@ -121,7 +121,7 @@ function KeyList(
 ) {
   if (!keys.length) {
     return isFiltered
-      ? <EmptyNotice title="No key matches"><p>Search by name, id, or tag, or clear the search.</p></EmptyNotice>
+      ? <EmptyNotice title="No key matches"><p>Search by another name, id or tag, show revoked keys, or go to the first page.</p></EmptyNotice>
       : (
         <EmptyNotice title="No key has been created yet">
           <p>Create a key for each program or person.</p>
