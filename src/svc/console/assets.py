@@ -84,6 +84,9 @@ class ConsoleAssets:
         path = request.path_params["path"]
         if path in ("", "index.html"):
             return RedirectResponse(f"{CONSOLE_PATH}{PAGES[0]}", 307)
+        if path.endswith("/") and _PAGE_NAME.fullmatch(path[:-1]) is not None:
+            query = f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(f"{CONSOLE_PATH}{path[:-1]}{query}", 308)
         await self._load()
         is_page = path in PAGES
         is_unknown_page = not is_page and _PAGE_NAME.fullmatch(path) is not None

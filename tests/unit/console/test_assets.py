@@ -76,5 +76,10 @@ async def test_unknown_page_is_the_console_with_status_404(client: httpx2.AsyncC
     assert (response.status_code, response.text) == (404, "<p>one")
 
 
+async def test_page_with_a_slash_at_its_end_leads_to_the_page(client: httpx2.AsyncClient) -> None:
+    response = await client.get("/console/requests/?status=error&tag=a%3Ab")
+    assert (response.status_code, response.headers["location"]) == (308, "/console/requests?status=error&tag=a%3Ab")
+
+
 async def test_browsers_find_an_icon(client: httpx2.AsyncClient) -> None:
     assert (await client.get("/favicon.ico")).headers["location"] == "/console/icon.svg"
