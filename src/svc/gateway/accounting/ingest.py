@@ -100,6 +100,8 @@ class JournalIngester:
         """Journals in the folder that another user owns. Their entries may be missing in all ledgers."""
         self._unreadable_in_scan: set[str] = set()
         """Unreadable journals that the current scan has found."""
+        self._logged_error = ""
+        """The unexpected error of the last scan, whose traceback is in the log."""
         self._is_migrated = False
         self._has_backlog = False
         """Whether the current scan found more than one segment."""
@@ -156,14 +158,18 @@ class JournalIngester:
         try:
             self.ingest_all()
         except StoreUnavailable as error:
-            self._record_failure(error.message)
+            self._record_failure(error.message, "the ledger database is unavailable")
+        except OSError as error:  # such as EMFILE
+            self._record_failure(f"{error.strerror}: {error.filename}", "the journal cannot be read")
         except Exception as error:
-            log.exception("ingesting the journal failed")
-            self._record_failure(str(error))
+            if self._logged_error != (text := repr(error)):  # a traceback for each scan would fill the disk of the log
+                self._logged_error = text
+                log.exception("ingesting the journal failed")
+            self._record_failure(str(error), "ingesting the journal failed")
 
-    def _record_failure(self, reason: str) -> None:
+    def _record_failure(self, reason: str, problem: str) -> None:
         if not self.is_down:
-            log.error("the ledger database is unavailable, entries wait in the journal: %s", reason)
+            log.error("%s, entries wait in the journal: %s", problem, reason)
         self.is_down = True
         if self._journal is not None:
             with contextlib.suppress(OSError):  # such as EMFILE: the next scan tries again
@@ -188,6 +194,7 @@ class JournalIngester:
         if self.is_down:
             log.warning("the ledger database responds again")
         self.is_down = False
+        self._logged_error = ""
         if self._journal is not None:
             self._journal.waiting_bytes = 0
         self._caught_up_at, self._last_scan_ended_at = started_at, time.monotonic()

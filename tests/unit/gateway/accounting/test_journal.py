@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -323,3 +324,28 @@ def test_journal_write_error_logs_the_reason(journal: Journal, caplog: pytest.Lo
     assert "Bad file descriptor" in caplog.text
     assert "disk" not in caplog.text
     assert journal.take_buffered_lines() == [line("kept")]
+
+
+def test_ingest_error_of_the_disk_is_logged_once_without_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    (folder / "1-1.journal").symlink_to("1-1.journal")  # os.open fails, as without a free descriptor
+    scans = threading.Semaphore(0)
+
+    def count_scan() -> bool:
+        scans.release()
+        return True
+
+    ingester = JournalIngester(folder, SqliteDatabase(tmp_path / "svc.db"), prices_ready=count_scan)
+    ingester.start()
+    for _ in range(3):
+        assert scans.acquire(timeout=20)
+    ingester.close()
+    (record,) = [record for record in caplog.records if record.name == "svc.ledger"]
+    assert record.exc_info is None
+    assert record.getMessage() == (
+        "the journal cannot be read, entries wait in the journal: "
+        f"Too many levels of symbolic links: {folder / '1-1.journal'}"
+    )
