@@ -115,6 +115,21 @@ def test_speech_client_disconnect_closes_upstream(gateway: Gateway, provider_a: 
     assert seen.wait_left() - left < 5
 
 
+@pytest.mark.parametrize(("model", "prompt_tokens"), [(TTS, 900), (TOKEN_TTS, 225)])
+def test_speech_client_disconnect_before_audio_is_billed_for_the_text(
+    gateway: Gateway, provider_a: FakeProvider, model: str, prompt_tokens: int
+) -> None:
+    provider_a.plays(stall())
+    with gateway.raw() as client:
+        fields = {"model": model, "input": "x" * 900, "voice": "alloy"}
+        text = f"disconnect-{prompt_tokens}"
+        client.send(request_bytes("POST", PATH, fields, key=gateway.key, headers={"x-request-id": text}))
+        provider_a.wait()
+    lines = [json.loads(line) for line in gateway.logged(text).splitlines() if text in line]
+    entry = next(line for line in lines if line.get("endpoint") == PATH)
+    assert (entry["status"], entry["prompt_tokens"], entry["estimated"]) == ("client_closed", prompt_tokens, True)
+
+
 def test_speech_connection_is_reused_after_audio(gateway: Gateway, provider_a: FakeProvider) -> None:
     with gateway.raw() as client:
         request = {"model": TTS, "input": "Hi", "voice": "alloy"}

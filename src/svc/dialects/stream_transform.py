@@ -106,6 +106,11 @@ class StreamTransform:
         return None
 
     @property
+    def input_usage(self) -> TokenUsage | None:
+        """Return what is billed if the client disconnects before the stream starts. None: the tokens of the request."""
+        return None
+
+    @property
     def final_response(self) -> bytes:
         """Return the last response object as JSON, for stored responses. Empty if there is none."""
         return b""

@@ -38,6 +38,13 @@ class SpeechPassthrough(StreamTransform):
         self._is_per_character = not model.startswith(TOKEN_MODEL_PREFIX)
         self._is_event_stream = False
 
+    @property
+    def input_usage(self) -> TokenUsage | None:
+        """Return the usage of the text."""
+        if self._is_per_character:
+            return TokenUsage(self._spoken_characters)
+        return TokenUsage(max(1, round(self._spoken_characters / TEXT_CHARACTERS_PER_TOKEN)))
+
     def accept_head(self, content_type: bytes) -> bool:
         media_type = content_type.lower()
         if media_type.find(b"json") >= 0 or media_type.find(b"text/html") >= 0:

@@ -246,6 +246,8 @@ class Attempt(ResponseReceiver):
             transform.has_final_usage if transform is not None else self._response_usage is not None
         ):
             return reported_usage, False
+        if reported_usage is None and transform is not None and transform.input_usage is not None:
+            return transform.input_usage, True
         text_tokens = transform.text_tokens if transform is not None else None
         tokens = text_tokens if text_tokens is not None else self.estimated_tokens
         return billable_usage(reported_usage, request_body, tokens)
