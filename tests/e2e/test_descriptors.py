@@ -20,8 +20,10 @@ def test_gateway_without_free_descriptor_recovers_with_complete_ledger(start_gat
         clients.append(gateway.raw(timeout=5))
     assert clients[0].request("GET", "/health").status == 200  # on an open connection
     time.sleep(1.5)  # meanwhile the ledger's thread cannot open a file
+    gateway.logged("no file descriptor is free, so new connections are closed without a response.")
     for client in clients:
         client.socket.close()
+    gateway.logged("file descriptors are free again")
     time.sleep(1)
     ids = {gateway.chat().headers["x-request-id"] for _ in range(3)}
     deadline = time.monotonic() + 20

@@ -1,12 +1,17 @@
-"""Raise the limit of open files. A stream uses two descriptors."""
+"""Raise the limit of open files, and report when it is reached. A stream uses two descriptors."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import os
 import resource
+from collections.abc import AsyncIterator
 
 MAX_FILE_DESCRIPTORS = 1 << 20
 """Maximum that one process can use. Some systems have no limit."""
+CHECK_INTERVAL_SECONDS = 1.0
 
 log = logging.getLogger("svc")
 
@@ -23,3 +28,38 @@ def raise_open_file_limit() -> int:
             return soft
         return requested
     return soft
+
+
+@contextlib.asynccontextmanager
+async def report_exhaustion() -> AsyncIterator[None]:
+    """Log an error when no descriptor is free. The event loop then closes new connections, and reports nothing."""
+    task = asyncio.create_task(_check_repeatedly(), name="descriptors")
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _check_repeatedly() -> None:
+    was_free = True
+    while True:
+        await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+        is_free = _is_descriptor_free()
+        if was_free and not is_free:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            log.error(
+                "no file descriptor is free, so new connections are closed without a response. "
+                "Raise the hard limit of open files, which is %d",
+                limit,
+            )
+        elif is_free and not was_free:
+            log.warning("file descriptors are free again")
+        was_free = is_free
+
+
+def _is_descriptor_free() -> bool:
+    try:
+        os.close(os.dup(2))
+    except OSError:
+        return False
+    return True

@@ -103,6 +103,7 @@ async def _serve(
 ) -> None:
     server_tls = open_server_tls(settings)
     async with (
+        descriptors.report_exhaustion(),
         gateway_services(settings, writer, counters_slot, login_links=login_links, registry_url=registry_url) as (
             context,
             speech,
