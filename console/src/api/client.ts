@@ -165,7 +165,10 @@ async function readJson<Body>(response: Response): Promise<Body> {
   try {
     return (await response.json()) as Body;
   } catch (error) {
-    throw asApiError(error, "The response of the gateway was cut off. Try again.");
+    const message = isJson(response)
+      ? "The response of the gateway was cut off. Try again."
+      : "The response is not from the gateway. A proxy before it, or the login page of a network, has sent it.";
+    throw asApiError(error, message);
   }
 }
 
@@ -175,8 +178,14 @@ function asApiError(error: unknown, message: string): ApiError {
   return new ApiError(message, 0, "connection_error", null, null, null);
 }
 
+/** All responses of the gateway's API are JSON, also its errors. */
+function isJson(response: Response): boolean {
+  return response.headers.get("content-type")?.includes("json") ?? false;
+}
+
 async function readError(response: Response): Promise<ApiError> {
-  let message = `The gateway responded with status ${response.status}.`;
+  const sender = isJson(response) ? "The gateway" : "A proxy before the gateway";
+  let message = `${sender} responded with status ${response.status}.`;
   let code = "unknown";
   let param: string | null = null;
   try {
