@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from svc.client.request_fields import select_fields
 from svc.client.transport import ClientResponse
 from svc.errors import GatewayFailed, InvalidRequest
 
@@ -45,9 +46,9 @@ class _EmbeddingList(msgspec.Struct):
 
 def build_embedding_request(model: str, texts: EmbeddingInput, dimensions: int | None) -> bytes:
     """Encode the request. It asks for base64, which is a third of the size. Raises InvalidRequest."""
-    body = {"model": model, "input": texts, "encoding_format": "base64"}
+    fields = select_fields({"dimensions": dimensions})
     try:
-        return msgspec.json.encode(body if dimensions is None else {**body, "dimensions": dimensions})
+        return msgspec.json.encode({"model": model, "input": texts, "encoding_format": "base64", **fields})
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"The request cannot be encoded as JSON: {error}.") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from svc.client.http_session import HttpSession
+from svc.client.request_fields import select_fields
 from svc.client.transport import ClientResponse
 from svc.errors import InvalidRequest, ModelNotFound
 
@@ -27,7 +28,7 @@ def build_speech_request(
         "input": text,
         "voice": voice or SDK_DEFAULT_VOICE,
         "response_format": response_format,
-        **parameters,
+        **select_fields(parameters),
     }
     try:
         return msgspec.json.encode(body)

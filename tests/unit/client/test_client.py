@@ -212,6 +212,8 @@ def test_chat_message_not_serializable_raises_before_sending(call: Call, server:
         ("chat", {"client": {"retries": 2.5}}, "retries"),
         ("chat", {"client": {"timeout": "3"}}, "timeout"),
         ("responses", {"top_p": math.inf}, "top_p"),
+        ("speak", {"speed": math.nan}, "speed"),
+        ("embed", {"dimensions": math.nan}, "dimensions"),
     ],
 )
 def test_call_impossible_number_is_rejected_and_not_sent(
