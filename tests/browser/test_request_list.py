@@ -22,6 +22,8 @@ MAX_ROWS = 2000
 PAGE_ROWS = 50
 LISTED_KEYS = 1000
 """The keys among which the page looks for a name before it asks the gateway."""
+RETRY_MILLISECONDS = 2600
+"""A little more than the time after which the page loads again after an error."""
 
 
 def add_requests(console: Console, key_id: str, count: int, **fields: object) -> None:
@@ -177,6 +179,24 @@ def test_request_list_tail_fails_says_so_and_recovers(console: Console, page: Pa
     page.unroute(re.compile(r"/v1/requests\?"))
     expect(rows).to_have_count(3)
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_request_list_first_page_is_slow_after_an_error_is_awaited(console: Console, page: Page) -> None:
+    add_requests(console, "slow", 2, model="slow")
+    console.enter(page, console.admin_key, "Requests")
+    page.clock.install()
+    path = re.compile(r"/v1/requests\?")
+    page.route(path, abort)
+    console.open(page, "Requests", "?model=slow")
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.unroute(path)
+    held: list[Route] = []
+    page.route(path, lambda route: held.append(route))
+    with page.expect_request(path):
+        page.clock.run_for(RETRY_MILLISECONDS)
+    page.clock.run_for(2 * RETRY_MILLISECONDS)
+    held[0].continue_()
+    expect(page.get_by_role("region", name="Requests").locator("tbody tr")).to_have_count(2)
 
 
 def test_request_list_session_ends_during_a_filter_loads_after_the_login(console: Console, page: Page) -> None:

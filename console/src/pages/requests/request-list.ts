@@ -59,6 +59,7 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
   const [state, setState] = useState<State>(EMPTY);
   const isBehind = useRef(false);
   isBehind.current = state.isBehind;
+  /** Of the running load, if any. */
   const controller = useRef<AbortController | null>(null);
   /** The time of the last response, in milliseconds since 1970. 0 until the first page of this query is loaded. */
   const checkedAt = useRef(0);
@@ -75,10 +76,12 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     try {
       const fetched = await fetchPage({ ...query, ...next }, current.signal, next === null);
       if (current.signal.aborted) return;
+      controller.current = null;
       if (!next) checkedAt.current = fetched.time;
       setState((previous) => apply(fetched, previous));
     } catch (error) {
       if (current.signal.aborted) return;
+      controller.current = null;
       if (!(error instanceof ApiError)) throw error;
       // The rows of another query do not match this one.
       setState((previous) => ({ ...(checkedAt.current ? previous : EMPTY), error, isLoading: false }));
@@ -143,7 +146,7 @@ export function useRequestList(query: Record<string, string>, canInsert: () => b
     pollNow.current = () => void poll();
     const timer = setInterval(() => {
       if (!mayRecover || checkedAt.current) void poll();
-      else if (!document.hidden) void reload();
+      else if (!document.hidden && !controller.current) void reload();
     }, TAIL_MILLISECONDS);
     return () => {
       clearInterval(timer);
