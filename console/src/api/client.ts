@@ -18,8 +18,11 @@ export class ApiError extends Error {
 export type Session = SessionInfo;
 
 const UNREACHABLE_MESSAGE = "The gateway cannot be reached. Check that it is running.";
-/** A connection that was lost unnoticed, as in a change of networks, would block its page for many minutes. */
-const READ_TIMEOUT_SECONDS = 30;
+/**
+ * A connection that was lost unnoticed, as in a change of networks, would block its page for many minutes. The gateway
+ * gives up a query of the ledger after 60 s.
+ */
+const READ_TIMEOUT_SECONDS = 65;
 
 let session: Session | null = null;
 const endListeners = new Set<() => void>();
