@@ -160,7 +160,8 @@ class JournalIngester:
         except StoreUnavailable as error:
             self._record_failure(error.message, "the ledger database is unavailable")
         except OSError as error:  # such as EMFILE
-            self._record_failure(f"{error.strerror}: {error.filename}", "the journal cannot be read")
+            reason = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+            self._record_failure(reason, "the journal cannot be read")
         except Exception as error:
             if self._logged_error != (text := repr(error)):  # a traceback for each scan would fill the disk of the log
                 self._logged_error = text
@@ -192,7 +193,7 @@ class JournalIngester:
                     self._ingest_own_journal(self._journal)
         self.unreadable_journals = frozenset(self._unreadable_in_scan)
         if self.is_down:
-            log.warning("the ledger database responds again")
+            log.warning("entries of the journal reach the ledger database again")
         self.is_down = False
         self._logged_error = ""
         if self._journal is not None:

@@ -326,26 +326,44 @@ def test_journal_write_error_logs_the_reason(journal: Journal, caplog: pytest.Lo
     assert journal.take_buffered_lines() == [line("kept")]
 
 
+def ingest_until_failed(folder: Path, database: Path, scans: int) -> JournalIngester:
+    """Start an ingester, and wait until so many scans have begun."""
+    begun = threading.Semaphore(0)
+
+    def count_scan() -> bool:
+        begun.release()
+        return True
+
+    ingester = JournalIngester(folder, SqliteDatabase(database), prices_ready=count_scan)
+    ingester.start()
+    for _ in range(scans):
+        assert begun.acquire(timeout=20)
+    return ingester
+
+
 def test_ingest_error_of_the_disk_is_logged_once_without_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     (folder / "1-1.journal").symlink_to("1-1.journal")  # os.open fails, as without a free descriptor
-    scans = threading.Semaphore(0)
-
-    def count_scan() -> bool:
-        scans.release()
-        return True
-
-    ingester = JournalIngester(folder, SqliteDatabase(tmp_path / "svc.db"), prices_ready=count_scan)
-    ingester.start()
-    for _ in range(3):
-        assert scans.acquire(timeout=20)
-    ingester.close()
+    ingest_until_failed(folder, tmp_path / "svc.db", scans=3).close()
     (record,) = [record for record in caplog.records if record.name == "svc.ledger"]
     assert record.exc_info is None
     assert record.getMessage() == (
         "the journal cannot be read, entries wait in the journal: "
         f"Too many levels of symbolic links: {folder / '1-1.journal'}"
     )
+
+
+def test_ingest_error_without_a_path_and_its_end_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    os.mkfifo(folder / "1-1.journal")  # os.ftruncate fails, and its error has no path
+    ingester = ingest_until_failed(folder, tmp_path / "svc.db", scans=2)
+    (folder / "1-1.journal").unlink()
+    ingester.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "svc.ledger"] == [
+        "the journal cannot be read, entries wait in the journal: Invalid argument",
+        "entries of the journal reach the ledger database again",
+    ]
