@@ -43,7 +43,7 @@ def name_figure(what: str) -> str:
 def instructions(folder: Path, enough: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return instructions per request and per chunk, by name and platform.
 
-    A figure is the least of several batches. It needs no further batch once it is at most that of `enough`.
+    A figure is the least of several batches. No batch follows one whose figure is at most that in `enough`.
     """
     output = f"--callgrind-out-file={folder / 'callgrind'}"
     # The start is not counted, and faster without instrumentation.

@@ -74,7 +74,7 @@ def measure() -> dict[str, float]:
 def measure_compiled(limits: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the figures of this platform, or none where valgrind cannot run.
 
-    With limits, a figure that is not worse is one of the first that were found, instead of the least.
+    With `limits`, a figure within its limit is that of the first batch within it, instead of the least of all batches.
     """
     if not possible():
         return {}

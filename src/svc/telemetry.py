@@ -70,7 +70,7 @@ class LineWriter:
                 self._out.flush()
             except LinesLost as error:
                 self.dropped_lines += error.count
-            except OSError:  # standard error is closed, so there is no place to report it
+            except OSError:  # such as a full disk, or a closed standard error: there is no place to report it
                 self.dropped_lines += batch.count(b"\n")
             self._written_bytes += len(batch)
 
