@@ -95,13 +95,21 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
         return _print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "svc"):
+        if package in ("", "svc") or not _is_imported_by_svc(error):
             raise
         # The installation left out the dependencies, or another one removed a package.
         hint = f"The Python package {package!r} is missing, which svc needs: {distribution.INSTALL_COMMAND}"
         return _print_error(hint, 1)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _is_imported_by_svc(error: ModuleNotFoundError) -> bool:
+    """Return whether a module of svc has imported the missing one, and not a plug-in or another package."""
+    importer, entry = "", error.__traceback__
+    while entry is not None:
+        importer, entry = str(entry.tb_frame.f_globals.get("__name__", "")), entry.tb_next
+    return importer.partition(".")[0] in ("svc", "importlib")
 
 
 def _run_command(argv: list[str]) -> int:

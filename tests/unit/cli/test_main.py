@@ -118,6 +118,19 @@ def test_main_missing_package_is_one_line_with_the_command_that_installs_it() ->
     assert result.stderr == ("svc: The Python package 'msgspec' is missing, which svc needs: pip install svc-gateway\n")
 
 
+def test_main_package_that_a_plugin_lacks_is_a_traceback(tmp_path: Path) -> None:
+    info = tmp_path / "extra-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[svc.cli]\nextra = extra_command\n")
+    (tmp_path / "extra_command.py").write_text("import absent_package\n")
+    result = command("extra", PYTHONPATH=str(tmp_path))
+    assert result.returncode == 1
+    assert "extra_command.py" in result.stderr
+    assert "No module named 'absent_package'" in result.stderr
+    assert "pip install" not in result.stderr
+
+
 def test_up_registry_that_does_not_start_is_reported_in_one_line(tmp_path: Path) -> None:
     result = command("up", "--port", "0", SVC_HOME=str(tmp_path), SVC_BLOB_URL="gs://bucket")
     assert "svc: The registry did not start: SVC_BLOB_URL must begin with file:// or s3://.\n" in result.stderr
