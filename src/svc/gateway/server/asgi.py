@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_BODY_PART_BYTES: Final = 4 * HIGH_WATER_LIMIT
+"""Size of the parts of a large body. uvicorn and the application copy a part several times, in about 1 ms."""
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -15,6 +20,33 @@ class AsgiProtocol(HttpToolsProtocol):
     def __init__(self, on_response_sent: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
         self._on_response_sent = on_response_sent
+        self._unread_body = memoryview(b"")
+        """The rest of a large body, which the application has not asked for."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = _BodyFlowControl(transport, self._pass_body_part)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unread_body = memoryview(b"")
+        super().connection_lost(exc)
+
+    def receive_request(self, head: bytes, body: bytes) -> None:
+        """Pass a request to the application: a large body in parts, whenever the application waits for one.
+
+        All of it at once would block the event loop for a tenth of a second.
+        """
+        if len(body) <= MAX_BODY_PART_BYTES:
+            self.data_received(head + body)
+        else:
+            self._unread_body = memoryview(body)
+            self.data_received(head)
+            self._pass_body_part()
+
+    def _pass_body_part(self) -> None:
+        if not self.flow.read_paused and (part := self._unread_body[:MAX_BODY_PART_BYTES]):
+            self._unread_body = self._unread_body[MAX_BODY_PART_BYTES:]
+            self.data_received(part)  # type: ignore[arg-type]  # the parser takes any buffer
 
     def take_over_websocket(self, transport: asyncio.Transport, request_head: bytes, trailing_data: bytes) -> None:
         """Take over a connection, with the head of the upgrade request and the data after it."""
@@ -24,7 +56,23 @@ class AsgiProtocol(HttpToolsProtocol):
             transport.get_protocol().data_received(trailing_data)  # type: ignore[attr-defined]
 
     def on_response_complete(self) -> None:
+        if self._unread_body:  # the application has responded without reading it
+            self._unread_body = memoryview(b"")
+            self.parser = httptools.HttpRequestParser(self)
         super().on_response_complete()
         self._unset_keepalive_if_required()  # `ClientConnection` closes idle connections
         self.cycle = None  # type: ignore[assignment]  # breaks a reference cycle, and frees the body
         self._on_response_sent()
+
+
+class _BodyFlowControl(FlowControl):
+    """Calls `on_resume` in the next iteration of the event loop after the application has read what it had."""
+
+    def __init__(self, transport: asyncio.Transport, on_resume: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._on_resume = on_resume
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            super().resume_reading()
+            asyncio.get_running_loop().call_soon(self._on_resume)

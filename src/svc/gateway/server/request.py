@@ -162,12 +162,12 @@ class Request:
         self.body.clear()
         return body
 
-    def serialize(self) -> bytes:
-        """Return the request as HTTP, with Content-Length and without chunks."""
+    def serialize_head(self) -> bytes:
+        """Return the head, with Content-Length in place of chunks. Called before `take_body`."""
         length_header = [(b"content-length", b"%d" % self.body_bytes)] if self.body else []
         return self._serialize_head(
             [header for header in self.headers if header[0] not in _FRAMING_HEADERS] + length_header
-        ) + b"".join(self.body)
+        )
 
     def serialize_websocket_head(self) -> bytes:
         """Return the head with one Connection header: llhttp obeys several, but uvicorn only the last one.
