@@ -73,7 +73,7 @@ async def open_audio(file: BinaryIO, max_seconds: float) -> AsyncIterator[AudioS
     kind = detect_kind(os.pread(file.fileno(), 64, 0))
     if kind == "wav":
         file.seek(0)
-        wav = parse_wav(file.read())
+        wav = parse_wav(await asyncio.to_thread(file.read))
         _check_length(wav.seconds, max_seconds)
         yield _WavSource(wav)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_BODY_PART_BYTES: Final = 4 * HIGH_WATER_LIMIT
-"""Size of the parts of a large body. uvicorn and the application copy a part several times, in about 1 ms."""
+"""Maximum size of a part of a large body. uvicorn and the application copy a part several times, in about 1 ms."""
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -20,33 +21,35 @@ class AsgiProtocol(HttpToolsProtocol):
     def __init__(self, on_response_sent: Callable[[], None], **options: Any) -> None:
         super().__init__(**options)
         self._on_response_sent = on_response_sent
-        self._unread_body = memoryview(b"")
-        """The rest of a large body, which the application has not asked for."""
+        self._unread_body: deque[bytes | memoryview] = deque()
+        """The parts of a large body that the application has not asked for."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = _BodyFlowControl(transport, self._pass_body_part)
+        self.flow = _BodyFlowControl(transport, self._pass_body_parts)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unread_body = memoryview(b"")
+        self._unread_body.clear()
         super().connection_lost(exc)
 
-    def receive_request(self, head: bytes, body: bytes) -> None:
+    def receive_request(self, head: bytes, body: list[bytes]) -> None:
         """Pass a request to the application: a large body in parts, whenever the application waits for one.
 
         All of it at once would block the event loop for a tenth of a second.
         """
-        if len(body) <= MAX_BODY_PART_BYTES:
-            self.data_received(head + body)
+        if sum(map(len, body)) <= MAX_BODY_PART_BYTES:
+            self.data_received(head + b"".join(body))
         else:
-            self._unread_body = memoryview(body)
+            self._unread_body.extend(body)
             self.data_received(head)
-            self._pass_body_part()
+            self._pass_body_parts()
 
-    def _pass_body_part(self) -> None:
-        if not self.flow.read_paused and (part := self._unread_body[:MAX_BODY_PART_BYTES]):
-            self._unread_body = self._unread_body[MAX_BODY_PART_BYTES:]
-            self.data_received(part)  # type: ignore[arg-type]  # the parser takes any buffer
+    def _pass_body_parts(self) -> None:
+        while self._unread_body and not self.flow.read_paused:
+            part = memoryview(self._unread_body.popleft())
+            if len(part) > MAX_BODY_PART_BYTES:
+                self._unread_body.appendleft(part[MAX_BODY_PART_BYTES:])
+            self.data_received(part[:MAX_BODY_PART_BYTES])  # type: ignore[arg-type]  # the parser takes any buffer
 
     def take_over_websocket(self, transport: asyncio.Transport, request_head: bytes, trailing_data: bytes) -> None:
         """Take over a connection, with the head of the upgrade request and the data after it."""
@@ -57,7 +60,7 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if self._unread_body:  # the application has responded without reading it
-            self._unread_body = memoryview(b"")
+            self._unread_body.clear()
             self.parser = httptools.HttpRequestParser(self)
         super().on_response_complete()
         self._unset_keepalive_if_required()  # `ClientConnection` closes idle connections

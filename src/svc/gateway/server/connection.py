@@ -237,7 +237,7 @@ class ClientConnection(RequestParser):
             self._asgi.connection_made(self.transport)
             self._uvicorn_options["server_state"].connections.discard(self._asgi)
         self.socket_writer.mark_dirty()
-        self._asgi.receive_request(request.serialize_head(), request.take_body())
+        self._asgi.receive_request(request.serialize_head(), request.take_body_parts())
 
     def _handle_upgrade(self, trailing_data: bytes) -> None:
         """Hand a WebSocket over to uvicorn. Other upgrades are ignored (RFC 9110, section 7.8)."""

@@ -162,8 +162,13 @@ class Request:
         self.body.clear()
         return body
 
+    def take_body_parts(self) -> list[bytes]:
+        """Return the body as it was received, and drop it from the request."""
+        parts, self.body = self.body, []
+        return parts
+
     def serialize_head(self) -> bytes:
-        """Return the head, with Content-Length in place of chunks. Called before `take_body`."""
+        """Return the head, with Content-Length in place of chunks. Called before the body is taken."""
         length_header = [(b"content-length", b"%d" % self.body_bytes)] if self.body else []
         return self._serialize_head(
             [header for header in self.headers if header[0] not in _FRAMING_HEADERS] + length_header

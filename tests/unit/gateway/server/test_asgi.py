@@ -62,10 +62,12 @@ async def read_status(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1, MAX_BODY_PART_BYTES, MAX_BODY_PART_BYTES + 1, len(LARGE_BODY)])
-async def test_body_arrives_complete_in_parts_of_limited_size(size: int) -> None:
+@pytest.mark.parametrize("received_bytes", [1000, 100_000, len(LARGE_BODY)])
+async def test_body_arrives_complete_in_parts_of_limited_size(size: int, received_bytes: int) -> None:
     application, body = Application(), LARGE_BODY[:size]
     async with connect(application) as (protocol, reader):
-        protocol.receive_request(head(body), body)
+        received = [body[start : start + received_bytes] for start in range(0, size, received_bytes)]
+        protocol.receive_request(head(body), received)
         assert await read_status(reader) == OK
     parts = [message["body"] for message in application.messages]
     assert b"".join(parts) == body
@@ -76,11 +78,11 @@ async def test_request_after_an_unread_body_is_served() -> None:
     application = Application()
     async with connect(application) as (protocol, reader):
         application.reads_body = False
-        protocol.receive_request(head(LARGE_BODY), LARGE_BODY)
+        protocol.receive_request(head(LARGE_BODY), [LARGE_BODY])
         assert await read_status(reader) == OK
         application.reads_body = True
         for body in (b"second", LARGE_BODY):
-            protocol.receive_request(head(body), body)
+            protocol.receive_request(head(body), [body])
             assert await read_status(reader) == OK
             assert b"".join(message["body"] for message in application.messages) == body
 
@@ -88,7 +90,7 @@ async def test_request_after_an_unread_body_is_served() -> None:
 async def test_lost_connection_ends_the_request_and_drops_the_rest_of_the_body() -> None:
     application = Application()
     async with connect(application) as (protocol, _):
-        protocol.receive_request(head(LARGE_BODY), LARGE_BODY)
+        protocol.receive_request(head(LARGE_BODY), [LARGE_BODY])
         assert protocol.transport is not None
         protocol.transport.abort()
         async with asyncio.timeout(10):
