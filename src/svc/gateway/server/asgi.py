@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
+from weakref import WeakMethod
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -26,7 +27,8 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = _BodyFlowControl(transport, self._pass_body_parts)
+        # A strong reference would be a cycle, which keeps the memory of closed connections until the next collection.
+        self.flow = _BodyFlowControl(transport, WeakMethod(self._pass_body_parts))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unread_body.clear()
@@ -71,11 +73,12 @@ class AsgiProtocol(HttpToolsProtocol):
 class _BodyFlowControl(FlowControl):
     """Calls `on_resume` in the next iteration of the event loop after the application has read what it had."""
 
-    def __init__(self, transport: asyncio.Transport, on_resume: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, on_resume: WeakMethod[Callable[[], None]]) -> None:
         super().__init__(transport)
         self._on_resume = on_resume
 
     def resume_reading(self) -> None:
         if self.read_paused:
             super().resume_reading()
-            asyncio.get_running_loop().call_soon(self._on_resume)
+            if (on_resume := self._on_resume()) is not None:
+                asyncio.get_running_loop().call_soon(on_resume)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -97,3 +99,18 @@ async def test_lost_connection_ends_the_request_and_drops_the_rest_of_the_body()
             while not application.messages or application.messages[-1]["type"] != "http.disconnect":
                 await asyncio.sleep(0.01)
     assert sum(len(message.get("body", b"")) for message in application.messages) < len(LARGE_BODY)
+
+
+async def test_closed_connection_is_freed_without_garbage_collection() -> None:
+    gc.disable()
+    try:
+        async with connect(Application()) as (protocol, reader):
+            protocol.receive_request(head(LARGE_BODY), [LARGE_BODY])
+            assert await read_status(reader) == OK
+            connection = weakref.ref(protocol)
+            del protocol
+        async with asyncio.timeout(10):
+            while connection() is not None:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
