@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
 from tests.browser.console import Console, find_violations, take_screenshot
 from tests.e2e import harness
@@ -255,6 +255,23 @@ def test_search_that_is_typed_as_soon_as_its_field_appears_is_kept(console: Cons
     console.enter(page, console.admin_key, "Keys")
     expect(page.get_by_role("list", name="Keys", exact=True).get_by_role("heading")).to_have_text(["admin"])
     expect(page.get_by_label("Search")).to_have_value("admin")
+
+
+def test_next_page_waits_for_the_keys_of_a_changed_filter(console: Console, page: Page) -> None:
+    for number in range(51):
+        body = {"name": f"filtered {number:02}"}
+        assert console.gateway.request("POST", "/v1/admin/keys", body, key=console.admin_key).status == 201
+    console.enter(page, console.admin_key, "Keys")
+    next_page = page.get_by_role("button", name="Next page")
+    expect(next_page).to_be_enabled()
+    held: list[Route] = []
+    page.route(re.compile(r"/v1/admin/keys\?.*search=filtered"), lambda route: held.append(route))
+    page.get_by_label("Search").fill("filtered")
+    expect(next_page).to_be_disabled()
+    for route in held:
+        route.continue_()
+    page.unroute_all()
+    expect(next_page).to_be_enabled()
 
 
 def test_pages_follow_each_other(console: Console, page: Page) -> None:

@@ -46,8 +46,10 @@ function AllKeys() {
     const [keys, limits] = await Promise.all([
       get("/v1/admin/keys", query, signal), get("/v1/admin/limits", query, signal),
     ]);
-    return { ...keys, uses: new Map(limits.data.map((use) => [use.id, use])), search, after };
+    return { ...keys, uses: new Map(limits.data.map((use) => [use.id, use])), search, after, revoked };
   }, [search, after, revoked], REFRESH_MILLISECONDS);
+  // Until the next keys are there, those of another filter or page are shown. Their last key is no place to go on from.
+  const isCurrent = data?.search === search && data.after === after && data.revoked === revoked;
   const close = (): void => setDialog(null);
   const finish = (): void => {
     close();
@@ -87,7 +89,7 @@ function AllKeys() {
             Previous page
           </button>
           <button
-            type="button" disabled={!data.has_more}
+            type="button" disabled={!data.has_more || !isCurrent}
             onClick={() => openPage(data.data.at(-1)?.id ?? "", [...previousPages, after])}
           >
             Next page
