@@ -21,12 +21,17 @@ def log_in_here(page: Page, key: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def test_logout_in_another_tab_ends_the_session_of_this_tab_and_a_login_returns_it(
-    console: Console, page: Page, other_tab: Page
-) -> None:
+def begin_key(console: Console, page: Page) -> None:
+    """Log in with the admin key, and type a part of a new key."""
     console.enter(page, console.admin_key, "Keys")
     page.get_by_role("button", name="Create key").click()
     page.get_by_label("Name", exact=True).fill("half-written")
+
+
+def test_logout_in_another_tab_ends_the_session_of_this_tab_and_a_login_returns_it(
+    console: Console, page: Page, other_tab: Page
+) -> None:
+    begin_key(console, page)
     console.open(other_tab, "Connect")
     other_tab.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
@@ -40,9 +45,7 @@ def test_logout_in_another_tab_ends_the_session_of_this_tab_and_a_login_returns_
 def test_login_with_another_key_in_another_tab_is_told_in_this_tab(
     console: Console, page: Page, other_tab: Page, context: BrowserContext
 ) -> None:
-    console.enter(page, console.admin_key, "Keys")
-    page.get_by_role("button", name="Create key").click()
-    page.get_by_label("Name", exact=True).fill("half-written")
+    begin_key(console, page)
     log_in_elsewhere(console, context, console.user_key)
     console.open(other_tab, "Overview")
     notice = page.get_by_text("Another tab has logged in with the key user.")
@@ -62,9 +65,7 @@ def test_login_with_another_key_in_another_tab_is_told_in_this_tab(
 def test_login_with_another_key_in_another_tab_keeps_the_page_of_an_ended_session(
     console: Console, page: Page, other_tab: Page
 ) -> None:
-    console.enter(page, console.admin_key, "Keys")
-    page.get_by_role("button", name="Create key").click()
-    page.get_by_label("Name", exact=True).fill("half-written")
+    begin_key(console, page)
     console.open(other_tab, "Overview")
     other_tab.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
