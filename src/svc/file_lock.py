@@ -45,3 +45,32 @@ def _acquire(fd: int, path: Path, timeout_seconds: float, on_wait: Callable[[], 
                 ) from None
             time.sleep(pause)
             pause = min(pause * 2, 0.1)
+
+
+def create_locked(path: Path) -> int:
+    """Create and lock a file, and return its descriptor. A cleanup may remove it before it is locked: then retry."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.exists(path) and os.stat(path).st_ino == os.fstat(fd).st_ino:
+                return fd
+        except OSError:  # a cleanup holds the lock while it removes the file
+            pass
+        os.close(fd)
+
+
+def remove_abandoned(path: Path) -> bool:
+    """Remove the file while holding its lock, so that no process can open it in between."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
+import uuid
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,9 @@ from svc.bundles.archive import ARCHIVE_READ_BYTES, read_metadata
 from svc.bundles.member_names import MemberNames, normalize_member_name
 from svc.bundles.open_archive import open_archive
 from svc.errors import InvalidBundle
+from svc.file_lock import create_locked, remove_abandoned
 
+_TEMPORARY_PREFIX = ".packing-"
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 PackProgress = Callable[[int, int], None]
@@ -26,14 +28,19 @@ PackProgress = Callable[[int, int], None]
 
 
 def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) -> metadata.BundleMetadata:
-    """Write `output` atomically, and return its metadata. Raises InvalidBundle."""
+    """Write `output` atomically, and return its metadata. Raises InvalidBundle.
+
+    The temporary file beside it is locked. Those of killed processes have no lock, and are removed first.
+    """
     bundle_metadata = read_folder_metadata(folder)
     files = _collect_files(folder, output)
     metadata.check_files(bundle_metadata, files.keys())
     total_bytes, bytes_done = sum(path.stat().st_size for path in files.values()), 0
-    fd, temporary = tempfile.mkstemp(prefix=".packing-", suffix=".xyb", dir=output.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
+    for leftover in output.parent.glob(f"{_TEMPORARY_PREFIX}*.xyb"):
+        remove_abandoned(leftover)
+    temporary = output.parent / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}.xyb"
+    with os.fdopen(create_locked(temporary), "wb") as file:
+        try:
             with zipfile.ZipFile(file, "w") as archive:
                 for name, path in files.items():
                     bytes_done += _add_member(archive, name, path)
@@ -41,13 +48,13 @@ def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) ->
                         on_progress(bytes_done, total_bytes)
             file.flush()
             os.fsync(file.fileno())
-        with open_archive(Path(temporary)) as packed:
-            read_metadata(packed)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, output)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+            with open_archive(temporary) as packed:
+                read_metadata(packed)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, output)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     return bundle_metadata
 
 

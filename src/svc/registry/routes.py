@@ -179,6 +179,7 @@ class RegistryRoutes:
     async def put_bundle(self, request: Request) -> Response:
         await self._service.authorize_write(request.headers.get("authorization", ""))
         draft = _parse_draft(request, parse_signature_headers(request.headers.getlist("x-svc-signature")))
+        draft.validate_new()  # before the body, which may be large
         size = _parse_content_length(request.headers.get("content-length"))
         existing = await asyncio.to_thread(self._service.store.find, draft.key)
         if existing is not None and size is not None and size != existing.size_bytes:

@@ -181,6 +181,15 @@ def test_http_put_returns_status_for_each_outcome(registry, tmp_path):
     assert ask(server, "POST", "/bundles/put/1/any/unyank", authorization="Bearer k1")[0].status == 200
 
 
+def test_http_put_version_latest_is_rejected_before_the_body(registry):
+    server, _, _ = registry
+    head = "PUT /bundles/m/latest/any/m.xyb HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer k1\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(f"{head}content-length: 1000000000\r\n\r\n".encode())
+        response = connection.recv(4096)
+    assert response.startswith(b"HTTP/1.1 400 ")
+
+
 def test_http_pipelined_requests_are_answered_in_order(registry):
     server, data, _ = registry
     lines = b"".join(

@@ -9,6 +9,7 @@ from svc.bundles.archive import read_metadata
 from svc.bundles.open_archive import extract, open_archive
 from svc.bundles.pack import pack
 from svc.errors import InvalidBundle
+from svc.file_lock import create_locked
 
 
 def test_pack_same_files_gives_identical_bytes(model, tmp_path):
@@ -73,3 +74,16 @@ def test_pack_link_outside_folder_is_rejected(model, tmp_path):
     (model / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(InvalidBundle, match="link to a file outside"):
         pack(model, tmp_path / "m.xyb")
+
+
+def test_pack_removes_leftovers_of_killed_processes_only(model, tmp_path):
+    leftover, running = tmp_path / ".packing-killed.xyb", tmp_path / ".packing-running.xyb"
+    leftover.write_bytes(b"half")
+    fd = create_locked(running)
+    try:
+        pack(model, tmp_path / "m.xyb")
+        assert sorted(path.name for path in tmp_path.glob("*.xyb")) == [running.name, "m.xyb"]
+    finally:
+        os.close(fd)
+    pack(model, tmp_path / "m.xyb")
+    assert [path.name for path in tmp_path.glob("*.xyb")] == ["m.xyb"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import os
 import shutil
@@ -17,7 +16,7 @@ from svc.bundles.digest import sha256_file
 from svc.bundles.disk_space import is_unwritable
 from svc.bundles.reference import check_name
 from svc.errors import InsufficientStorage, InternalError, InvalidRequest, SvcError
-from svc.file_lock import hold_lock
+from svc.file_lock import hold_lock, remove_abandoned
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.index_json import IndexJson
 from svc.stores.bundles.records import BundleRecords
@@ -103,22 +102,6 @@ def _note_target(note: Path) -> str | None:
         return os.readlink(note)
     except OSError:  # its publisher has just finished
         return None
-
-
-def remove_abandoned(path: Path) -> bool:
-    """Remove the file while holding its lock, so that no process can open it in between."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
 
 
 def remove_bundle(path: Path, root: Path) -> None:

@@ -32,9 +32,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, Pre
 from svc.bundles import index_parser
 from svc.bundles.archive import limits_from_environ
 from svc.errors import AlreadyExists, BundleNotFound, RegistryFailed, UsageError
+from svc.file_lock import remove_abandoned
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.bucket_connection import error_reason, open_bucket
-from svc.stores.bundles.maintenance import remove_abandoned
 from svc.stores.bundles.resumable_upload import remove_expired_uploads
 from svc.stores.bundles.upload import BundleUpload, CompleteFile
 from svc.wire.bundle import BundleEntry, entry_for_json

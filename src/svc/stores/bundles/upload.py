@@ -11,6 +11,7 @@ from pathlib import Path
 from svc.bundles.disk_space import translate_disk_full_errors
 from svc.bundles.open_archive import has_archive_magic
 from svc.errors import InvalidBundle
+from svc.file_lock import create_locked
 
 
 class BundleUpload:
@@ -22,7 +23,7 @@ class BundleUpload:
         self.size = 0
         self._hash = hashlib.sha256()
         self._magic = b""
-        self._fd = _create_locked(self.path)
+        self._fd = create_locked(self.path)
 
     @property
     def sha256(self) -> str:
@@ -52,19 +53,6 @@ class BundleUpload:
             self.path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = -1
-
-
-def _create_locked(path: Path) -> int:
-    """Create and lock a file. A cleanup may remove it before it is locked: then retry."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(path) and os.stat(path).st_ino == os.fstat(fd).st_ino:
-                return fd
-        except OSError:  # a cleanup holds the lock while it removes the file
-            pass
-        os.close(fd)
 
 
 def is_abandoned(path: Path) -> bool:
