@@ -31,6 +31,7 @@ from svc.bundles.download import (
 )
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import BundleReference, describe_yanked, list_other_platforms, parse_reference, select_entry
+from svc.bundles.registry_url import check_folder_host
 from svc.bundles.remote_metadata import read_remote_metadata
 from svc.distribution import install_command
 from svc.errors import BundleNotFound, CommandFailed, RegistryUnreachable, UsageError
@@ -206,8 +207,7 @@ def _registry_folder(registry: str) -> Path | None:
         return None
     if parts.scheme != "file":
         return None
-    if parts.netloc not in ("", "localhost", "~", "."):
-        raise UsageError(f"{registry!r} has a host. Use file:///PATH for a folder.")
+    check_folder_host(registry, parts.netloc)
     folder = Path(unquote(f"{parts.netloc}{parts.path}".removeprefix("localhost"))).expanduser()
     if not folder.is_dir():
         raise RegistryUnreachable(f"There is no folder {folder}.")

@@ -16,6 +16,8 @@ import msgspec
 import yaml
 
 from svc.bundles.reference import parse_reference
+from svc.bundles.registry_url import check_registry_url
+from svc.client.address import normalize_url
 from svc.errors import InvalidRequest, UsageError
 
 MAX_DEFINITION_BYTES = 1 << 20
@@ -143,10 +145,7 @@ class _DefinitionParser:
     def _parse_registry(self, node: yaml.Node) -> RegistryLocation:
         self._locations["", "registry"] = self._location(node.start_mark)
         if isinstance(node, yaml.ScalarNode):
-            url = self._parse_text(node)
-            if not url.startswith(("http://", "https://", "file://")):
-                raise self._error_at_node(node, "a registry must be an http(s) URL, file://PATH, or an object")
-            return RegistryLocation(remote=RemoteRegistry(url))
+            return RegistryLocation(remote=RemoteRegistry(self._parse_registry_url(node)))
         fields = self._parse_fields(node, {"local_path": self._parse_text, "remote": self._parse_remote})
         return RegistryLocation(**fields)
 
@@ -154,7 +153,7 @@ class _DefinitionParser:
         fields = self._parse_fields(
             node,
             {
-                "base_url": self._parse_text,
+                "base_url": self._parse_registry_url,
                 "timeout_ms": self._integer_parser(1),
                 "retry_attempts": self._integer_parser(0, 100),
             },
@@ -248,10 +247,26 @@ class _DefinitionParser:
                 "temperature": self._number_parser(0, 2),
                 "top_p": self._number_parser(0, 1),
                 "timeout_s": self._number_parser(0.001, 86400),
-                "gateway_url": self._parse_text,
+                "gateway_url": self._parse_gateway_url,
             },
         )
         return StageOptions(**fields)
+
+    def _parse_registry_url(self, node: yaml.Node) -> str:
+        url = self._parse_text(node)
+        try:
+            check_registry_url(url)
+        except UsageError as error:
+            raise self._error_at_node(node, error.message) from None
+        return url
+
+    def _parse_gateway_url(self, node: yaml.Node) -> str:
+        url = self._parse_text(node)
+        try:
+            normalize_url(url)
+        except InvalidRequest as error:
+            raise self._error_at_node(node, error.message) from None
+        return url
 
     def _parse_reference(self, node: yaml.Node, text: str) -> str:
         try:

@@ -1,0 +1,32 @@
+"""Check the addresses of registries: an http or https URL, or a folder as file://PATH. No I/O."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from svc.errors import UsageError
+
+_FOLDER_HOSTS: Final = ("", "localhost", "~", ".")
+"""What may stand between `file://` and the next slash: a relative path has its first part there."""
+
+
+def check_registry_url(url: str) -> None:
+    """Raise UsageError for an address that is neither that of a server nor that of a folder."""
+    try:
+        parts = urlsplit(url)
+        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        parts, is_server = urlsplit(""), False
+    if parts.scheme == "file":
+        check_folder_host(url, parts.netloc)
+    elif not is_server or parts.username is not None:
+        raise UsageError(
+            f"{url[:200]!r} is not the URL of a registry, such as http://HOST:PORT, https://HOST or file:///PATH."
+        )
+
+
+def check_folder_host(url: str, host: str) -> None:
+    """Raise UsageError for a file URL with the name of a machine."""
+    if host not in _FOLDER_HOSTS:
+        raise UsageError(f"{url[:200]!r} has a host. Use file:///PATH for a folder.")
