@@ -193,6 +193,54 @@ def test_fallback_that_cannot_express_request_is_skipped(
     assert not provider_b.requests
 
 
+JSON_MODE: Any = {"response_format": {"type": "json_object"}}
+"""A field that no Anthropic provider has."""
+
+
+def test_rate_limited_provider_is_used_if_no_fallback_can_express_request(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    started = start_gateway(config=f'[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
+    provider_a.always_plays(answer(429, openai_wire.error("slow down"), headers={"retry-after": "30"}))
+    for got in (started.chat(**JSON_MODE), started.chat(**JSON_MODE), started.chat(stream=True, **JSON_MODE)):
+        assert (got.status, got.code, got.headers["retry-after"]) == (429, "rate_limit_exceeded", "30")
+    assert not provider_b.requests
+
+
+def test_rate_limited_provider_is_replaced_by_fallback_that_can_express_request(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    started = start_gateway(config=CHAIN)
+    provider_a.plays(answer(429, openai_wire.error("slow down"), headers={"retry-after": "30"}))
+    first, second = started.chat(**JSON_MODE), started.chat(**JSON_MODE)
+    assert (first.status, first.headers["x-svc-provider"], first.headers["x-svc-attempts"]) == (200, "groq", "2")
+    assert (second.status, second.headers["x-svc-provider"], second.headers["x-svc-attempts"]) == (200, "groq", "1")
+    assert not provider_b.requests
+
+
+def test_provider_that_does_not_respond_is_reported_if_no_fallback_can_express_request(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_b: FakeProvider
+) -> None:
+    started = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{CLAUDE}"]\n')
+    provider_a.always_plays(reset())
+    assert {got.status for got in send_many(started, 30, **JSON_MODE)} == {502}
+    started.logged("closed -> open")
+    reached = len(provider_a.requests)
+    got = started.chat(**JSON_MODE)
+    assert (got.status, got.code) == (502, "provider_error")
+    assert len(provider_a.requests) == reached
+    assert not provider_b.requests
+
+
+def test_model_that_cannot_express_request_is_not_replaced_by_fallback(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    started = start_gateway(config=f'[routing.fallbacks]\n"{CLAUDE}" = ["{GPT}"]\n')
+    got = started.chat(CLAUDE, **JSON_MODE)
+    assert (got.status, got.json["error"]["param"]) == (400, "response_format.type")
+    assert not provider_a.requests
+
+
 SECOND_PROVIDER = """
 [routing]
 retries = 0
@@ -217,6 +265,26 @@ def test_fallback_uses_second_provider_of_same_model(
     assert provider_c.requests[-1].json["model"] == GPT
     listed = [row for row in started.request("GET", "/v1/models").json["data"] if row["id"] == GPT]
     assert [row["owned_by"] for row in listed] == ["openai"]
+
+
+SECOND_DIALECT = f"""
+[[providers]]
+name = "second"
+base_url = "{{c}}/v1"
+api_key_env = "PROVIDER_C_API_KEY"
+models = [{{{{ id = "{CLAUDE}" }}}}]
+"""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_provider_that_cannot_express_request_is_replaced_by_another_of_same_model(
+    start_gateway: StartGateway, provider_b: FakeProvider, provider_c: FakeProvider, stream: bool
+) -> None:
+    started = start_gateway(config=SECOND_DIALECT.format(c=provider_c.address))
+    got = started.chat(CLAUDE, stream=stream, **JSON_MODE)
+    assert (got.status, got.headers["x-svc-provider"], got.headers["x-svc-attempts"]) == (200, "second", "1")
+    assert not provider_b.requests
+    assert started.chat(CLAUDE, stream=stream).headers["x-svc-provider"] == "anthropic"
 
 
 ACCOUNTS = """

@@ -145,7 +145,31 @@ class RetryLoop(AttemptOwner):
         if len(self._backends) > 1 and load_balancer.strategies.is_enabled:
             self._backends = load_balancer.strategies.order(self._backends, self._body, self._routing_info, now)
         self._backend_index = load_balancer.select_first(self._backends, self._body, self._routing_info, now)
+        try:
+            self._attempt_current_backend(now)
+        except SvcError:
+            if len(self._backends) == 1 or not self._start_elsewhere(now):
+                raise
+
+    def _start_elsewhere(self, now: float) -> bool:
+        """Start at another backend, because the dialect of the selected one cannot express the request.
+
+        Return False if there is none. While the first backend is usable, only others of the same model replace it.
+        Raises SvcError if only unusable backends are left, and they fail at once.
+        """
+        rejected_index = self._backend_index
+        end = len(self._backends)
+        while rejected_index == 0 and self._backends[end - 1].model_id != self._backends[0].model_id:
+            end -= 1
+        while (index := self._next_backend_index(self._backend_index, end)) >= 0:
+            if self._try_backend_at(index):
+                return True
+        if rejected_index == 0:
+            return False
+        skipped = self._backends[:rejected_index]
+        self._backend_index = self._context.load_balancer.select_last_resort(skipped)
         self._attempt_current_backend(now)
+        return True
 
     def pause(self) -> None:
         """Stop reading the response, because the client reads slowly."""
@@ -436,12 +460,13 @@ class RetryLoop(AttemptOwner):
             self._backends[self._backend_index], self._used_accounts, now
         )
 
-    def _next_backend_index(self, index: int) -> int:
+    def _next_backend_index(self, index: int, end: int | None = None) -> int:
+        """Return the index of the next usable backend before `end`, or -1."""
         context = self._context
         if self._stop_failure is not None:
             return -1
         return context.load_balancer.select_next(
-            self._backends, index + 1, self._body, self._routing_info, context.clock.now()
+            self._backends[:end], index + 1, self._body, self._routing_info, context.clock.now()
         )
 
     def on_attempt_response(self, attempt: Attempt, response: EncodedResponse) -> None:

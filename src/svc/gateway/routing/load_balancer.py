@@ -125,8 +125,10 @@ class LoadBalancer:
     ) -> int:
         """Return the index of a request's first backend, like `select_next`. Raises ProviderFailed if all are down."""
         selected = self.select_next(backends, 0, body, routing_info, now)
-        if selected >= 0:
-            return selected
+        return selected if selected >= 0 else self.select_last_resort(backends)
+
+    def select_last_resort(self, backends: Sequence[Backend]) -> int:
+        """Return the index of the first backend that still responds. Raises ProviderFailed if all are down."""
         for index, backend in enumerate(backends):
             breakers = [self.health_of(account).breaker for account in backend.account_backends or (backend,)]
             if any(breaker.state == "closed" or breaker.has_responses for breaker in breakers):
