@@ -119,6 +119,7 @@ def test_cors_configured_origin_gets_cors_headers(start_gateway: StartGateway) -
     hot = started.chat(headers={"origin": "https://app.example"}).headers["access-control-expose-headers"]
     cold = started.request("GET", "/v1/models", headers={"origin": "https://app.example"})
     assert cold.headers["access-control-expose-headers"] == hot
+    assert "x-svc-cache" in hot.split(", ")
     assert {"x-request-id", "retry-after", "x-ratelimit-remaining-tokens"} <= set(hot.split(", "))
     other = started.chat(headers={"origin": "https://evil.example"})
     assert other.headers.get("access-control-allow-origin") is None

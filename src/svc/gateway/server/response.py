@@ -22,6 +22,7 @@ CORS_EXPOSED_HEADERS: Final = (
         "x-svc-attempts",
         "x-svc-dropped",
         "x-svc-estimated",
+        "x-svc-cache",
         "x-should-retry",
     ),
     *[f"x-ratelimit-{part}-{kind}" for part in ("limit", "remaining", "reset") for kind in ("requests", "tokens")],
