@@ -95,6 +95,26 @@ def test_gateway_has_time_to_drain() -> None:
     assert pod["terminationGracePeriodSeconds"] >= wait + drain + 10
 
 
+def test_registry_serves_until_clients_know_that_it_ends() -> None:
+    wait = int(container("registry")["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert WORKLOADS["registry"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= wait + 30
+
+
+def test_gateway_reaches_providers_with_ipv4_and_ipv6_but_no_metadata_service() -> None:
+    egress = find("NetworkPolicy", "gateway")["spec"]["egress"]
+    rules = [rule for rule in egress if {"protocol": "TCP", "port": 443} in rule["ports"]]
+    networks = {to["ipBlock"]["cidr"]: to["ipBlock"].get("except") for rule in rules for to in rule["to"]}
+    assert networks == {"0.0.0.0/0": ["169.254.169.254/32"], "::/0": ["fd00:ec2::254/128"]}
+
+
+def test_ingress_permits_the_bodies_and_times_of_the_gateway() -> None:
+    (ingress,) = [each for each in objects(EXAMPLE) if each["kind"] == "Ingress"]
+    limits = settings.load({}, config=str(BASE / "svc.toml")).gateway
+    annotations = {name.rpartition("/")[2]: text for name, text in ingress["metadata"]["annotations"].items()}
+    assert annotations["proxy-body-size"] == f"{limits.max_body:.0f}m"
+    assert annotations["proxy-read-timeout"] == annotations["proxy-send-timeout"] == f"{limits.total_timeout:.0f}"
+
+
 def test_objects_select_the_pods() -> None:
     for name, workload in WORKLOADS.items():
         labels = {"app.kubernetes.io/name": name}

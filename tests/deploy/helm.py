@@ -29,8 +29,11 @@ INVALID = (
     (["--set", "gateway.replica=3"], "additional properties 'replica' not allowed"),
     (["--set", "gateway.service.port=0"], "minimum: got 0, want 1"),
     (["--set", "registry.replicas=2"], "registry.s3.url must name a bucket"),
+    (["--set", "gateway.autoscaling.minReplicas=11"], "minReplicas is more than maxReplicas"),
+    (["--set", "networkPolicy.ingressNetworks={10.0.0.1}"], "does not match pattern"),
 )
 """Values that the chart must reject, and a part of the message."""
+ONE_ACCOUNT = ["--set", "gateway.serviceAccount.name=svc,registry.serviceAccount.name=svc"]
 
 
 def check_helm() -> None:
@@ -55,12 +58,51 @@ def check_helm() -> None:
         if different := compare(expected, found):
             raise CheckFailed(f"the chart differs from {overlay}:\n" + "\n".join(different))
         say(f"  {len(found)} objects are equal to those of {overlay}")
+    check_combinations(helm)
     for options, message in INVALID:
         command = [helm, "template", "svc", str(CHART), *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         if not done.returncode or message not in done.stderr:
             raise CheckFailed(f"helm template {' '.join(options)} is not rejected with {message!r}: {done.stderr}")
     say(f"  {len(INVALID)} wrong values are rejected")
+
+
+def check_combinations(helm: str) -> None:
+    """Check the objects that values change together. Raises CheckFailed."""
+    for options, networks in (
+        ([], []),
+        (["--set", "gateway.service.type=LoadBalancer"], ["0.0.0.0/0", "::/0"]),
+        (["--set", "gateway.service.type=NodePort"], ["0.0.0.0/0", "::/0"]),
+        (["--set", "gateway.service.type=NodePort,networkPolicy.ingressNetworks={10.0.0.0/8}"], ["10.0.0.0/8"]),
+    ):
+        (rule,) = find(helm, options, "NetworkPolicy", "gateway")["spec"]["ingress"]
+        found = [source["ipBlock"]["cidr"] for source in rule["from"] if "ipBlock" in source]
+        if found != networks:
+            raise CheckFailed(f"with {options}, the NetworkPolicy admits {found} instead of {networks}")
+    find(helm, ONE_ACCOUNT, "ServiceAccount", "svc")
+    bucket = ["--set", "registry.replicas=2,registry.s3.url=s3://models"]
+    find(helm, bucket, "PodDisruptionBudget", "registry")
+    for kind, name in (("Deployment", "gateway"), ("StatefulSet", "registry")):
+        (container,) = find(helm, ["--set", "host=::"], kind, name)["spec"]["template"]["spec"]["containers"]
+        if container["args"][container["args"].index("--host") + 1] != "::":
+            raise CheckFailed(f"with host=::, {name} has the arguments {container['args']}")
+    for config in ("  [gateway]\n  drain_timeout = 5\n", "\t[gateway]\n", "\n\n[gateway]\n"):
+        with tempfile.TemporaryDirectory(prefix="svc-deploy-") as folder:
+            values = Path(folder) / "values.yaml"
+            values.write_text(yaml.safe_dump({"config": config}))
+            data = find(helm, ["--values", str(values)], "ConfigMap", "svc-config")["data"]
+        if data["svc.toml"] != config:
+            raise CheckFailed(f"config {config!r} becomes {data['svc.toml']!r}")
+    say("  combinations of values have the right objects")
+
+
+def find(helm: str, options: Sequence[str], kind: str, name: str) -> Manifest:
+    """Return the one object of this kind and name. Raises CheckFailed."""
+    objects: list[Manifest] = list(yaml.safe_load_all(render(helm, options)))
+    found = [each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    if len(found) != 1:
+        raise CheckFailed(f"with {options}, there are {len(found)} objects {kind} {name}")
+    return found[0]
 
 
 def render(helm: str, options: Sequence[str]) -> str:

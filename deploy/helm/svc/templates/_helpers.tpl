@@ -72,10 +72,22 @@ affinity:
 {{- end }}
 {{- end }}
 
+{{- /* The excluded addresses have the credentials of the node in most clouds. */ -}}
+{{- define "svc.anyAddress" -}}
+- ipBlock:
+    cidr: 0.0.0.0/0
+    except: [169.254.169.254/32]
+- ipBlock:
+    cidr: "::/0"
+    except: ["fd00:ec2::254/128"]
+{{- end }}
+
 {{- define "svc.dnsEgress" -}}
 - to:
     - namespaceSelector:
         matchLabels: {kubernetes.io/metadata.name: kube-system}
+    # NodeLocal DNSCache
+    - ipBlock: {cidr: 169.254.20.10/32}
   ports:
     - {protocol: UDP, port: 53}
     - {protocol: TCP, port: 53}
