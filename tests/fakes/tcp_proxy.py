@@ -14,10 +14,10 @@ from typing import Self
 class TcpProxy:
     """Listens on `port` and forwards to `target`. `chunk_bytes` limits each write to the client."""
 
-    def __init__(self, target: int, *, chunk_bytes: int = 65536) -> None:
+    def __init__(self, target: int, *, port: int = 0, chunk_bytes: int = 65536) -> None:
         self._target = target
         self._chunk_bytes = chunk_bytes
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self.opened = 0
         self.delay_seconds = 0.0

@@ -106,7 +106,8 @@ class RegistryThread:
 
     def _run(self) -> None:
         try:
-            store_context = open_store(self._settings.registry_root, self._settings.environ)
+            # The gateway does not need the bucket.
+            store_context = open_store(self._settings.registry_root, self._settings.environ, may_be_unavailable=True)
             with store_context as store, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
                 runner.run(self._serve_until_stopped(store))
         except Exception as error:  # thread boundary: `__enter__` raises the error

@@ -6,6 +6,7 @@ A PUT request may have a signature in the header `x-svc-signature: <key> <value>
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -153,9 +154,9 @@ class RegistryRoutes:
             address = await asyncio.to_thread(self._service.store.presigned_url, entry)
             if address is not None:
                 return RedirectResponse(address, 307, headers={"cache-control": "no-store", "etag": etag})
-        return self._range_response(request, entry, etag, byte_range)
+        return await self._range_response(request, entry, etag, byte_range)
 
-    def _range_response(
+    async def _range_response(
         self, request: Request, entry: BundleEntry, etag: str, byte_range: ranges.ByteRange
     ) -> Response:
         scope = "private" if self._service.private else "public"
@@ -174,7 +175,10 @@ class RegistryRoutes:
         if request.method == "HEAD":
             return Response(status_code=byte_range.status, headers=headers, media_type="application/octet-stream")
         chunks: Iterator[bytes] = self._service.store.read_range(entry, byte_range.start, byte_range.end)
-        return StreamingResponse(chunks, byte_range.status, headers, media_type="application/octet-stream")
+        first = await asyncio.to_thread(next, chunks, b"")  # before the status, which cannot report a failure later
+        return StreamingResponse(
+            itertools.chain((first,), chunks), byte_range.status, headers, media_type="application/octet-stream"
+        )
 
     async def put_bundle(self, request: Request) -> Response:
         await self._service.authorize_write(request.headers.get("authorization", ""))

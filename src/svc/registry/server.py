@@ -85,6 +85,7 @@ async def _follow_index(service: RegistryService) -> None:
             last_error = ""
         except (OSError, sqlite3.Error, SvcError) as error:
             if str(error) != last_error:  # log each error once
-                log.exception("reading changes of index.json failed")
+                is_known = isinstance(error, SvcError)
+                log.error("changes of other servers and tools cannot be read: %s", error, exc_info=not is_known)
             last_error = str(error)
         await asyncio.sleep(INDEX_POLL_SECONDS)

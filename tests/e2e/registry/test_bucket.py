@@ -1,5 +1,6 @@
 """Several servers on one bucket of a real S3 server."""
 
+import hashlib
 import http.client
 import json
 import os
@@ -7,12 +8,17 @@ import random
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import obstore
 import pytest
 
+from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.s3 import BucketStore
+from svc.stores.bundles.upload import CompleteFile
 from tests.fakes.bucket import bucket_server
+from tests.fakes.ports import closed_port
+from tests.fakes.tcp_proxy import TcpProxy
 
 from .conftest import make_bundle
 
@@ -96,6 +102,36 @@ def test_bucket_mirror_and_pull_through_work(bucket, machine, tmp_path):
     machine("two").run("registry", "pull", "m", "--registry", middle.url)
     source.kill()
     machine("three").run("registry", "pull", "m@1.0", "--registry", middle.url)
+
+
+def test_bucket_lost_bytes_with_proxy_return_502(bucket, machine, tmp_path, monkeypatch):
+    url = "s3://bundles/lost"
+    one = machine("one", SVC_REGISTRY_KEYS="k1", **{**bucket, "SVC_BLOB_URL": url})
+    one.run("registry", "add", make_bundle(tmp_path / "m.xyb"))
+    server = one.serve("--proxy")
+    for name, value in bucket.items():
+        monkeypatch.setenv(name, value)
+    with BucketStore(url, tmp_path / "state", one.environ) as store:
+        obstore.delete(store.bucket, store.entries()[0].path)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request("GET", "/bundles/m/1.0/any/m.xyb")
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["error"]["code"]) == (502, "registry_error")
+
+
+def test_bucket_unavailable_at_open_is_used_once_it_responds(bucket, tmp_path, monkeypatch):
+    port = closed_port()
+    for name, value in {**bucket, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}.items():
+        monkeypatch.setenv(name, value)
+    path = make_bundle(tmp_path / "m.xyb")
+    with (
+        BucketStore("s3://bundles/late", tmp_path / "state", os.environ, may_be_unavailable=True) as store,
+        TcpProxy(urlsplit(bucket["AWS_ENDPOINT_URL"]).port, port=port),
+    ):
+        assert store.entries() == []
+        upload = CompleteFile(path, hashlib.sha256(path.read_bytes()).hexdigest())
+        entry, created = store.publish(upload, BundleDraft("m", "1.0", "any"))
+        assert (created, store.entries()) == (True, [entry])
 
 
 class S3WithoutConditionalWrites(ThreadingHTTPServer):

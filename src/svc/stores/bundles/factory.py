@@ -15,9 +15,12 @@ from svc.stores.bundles.folder_use import open_folder
 
 
 def open_store(
-    folder: Path, environ: Mapping[str, str], *, proxy: bool = False
+    folder: Path, environ: Mapping[str, str], *, proxy: bool = False, may_be_unavailable: bool = False
 ) -> contextlib.AbstractContextManager[BundleStore]:
-    """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError."""
+    """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError.
+
+    With `may_be_unavailable`, a bucket that does not respond is opened too, and its calls raise RegistryFailed.
+    """
     store_folder = find_store_folder(folder, environ)
     if store_folder is not None:
         return open_folder(store_folder, limits_from_environ(environ))
@@ -26,7 +29,7 @@ def open_store(
     except ImportError as error:
         raise UsageError(f"A bucket needs the package obstore: {install_command('s3')}") from error
     store: contextlib.AbstractContextManager[BundleStore] = bucket.BucketStore(
-        environ["SVC_BLOB_URL"], folder / ".registry", environ, proxy=proxy
+        environ["SVC_BLOB_URL"], folder / ".registry", environ, proxy=proxy, may_be_unavailable=may_be_unavailable
     )
     return store
 

@@ -13,6 +13,7 @@ existing object (`If-None-Match: *`, RFC 9110, section 13.1.2). Some ignore it, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -27,7 +28,7 @@ from typing import Any
 
 import msgspec
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, NotFoundError, PreconditionError
 
 from svc.bundles import index_parser
 from svc.bundles.archive import limits_from_environ
@@ -52,11 +53,22 @@ MIN_NEW_RECORDS_PER_SNAPSHOT = 200
 
 
 class BucketStore:
-    """A bucket at s3://bucket/prefix. Raises UsageError if the bucket cannot be used."""
+    """A bucket at s3://bucket/prefix. Raises UsageError if the bucket cannot be used.
+
+    With `may_be_unavailable`, a storage server that does not respond is no error: each call tries it again.
+    """
 
     is_on_disk = False
 
-    def __init__(self, url: str, work_dir: Path, environ: Mapping[str, str], *, proxy: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        work_dir: Path,
+        environ: Mapping[str, str],
+        *,
+        proxy: bool = False,
+        may_be_unavailable: bool = False,
+    ) -> None:
         self.limits = limits_from_environ(environ)
         self.bucket: Any = open_bucket(url, environ)
         self._url = url.rstrip("/")
@@ -76,9 +88,9 @@ class BucketStore:
         self._failed_at = -math.inf
         self._failure = RegistryFailed("")
         self._reader_pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="s3")
-        self._check_conditional_put(url)
-        self._read_snapshot()
-        self._load_records()
+        self._is_checked = False
+        """Whether the storage server is known to reject the creation of existing objects."""
+        self._open(url, environ, may_be_unavailable)
 
     def __enter__(self) -> BucketStore:
         return self
@@ -89,19 +101,29 @@ class BucketStore:
     def close(self) -> None:
         self._reader_pool.shutdown(cancel_futures=True)
 
-    def _check_conditional_put(self, url: str) -> None:
-        path = f"probe/{uuid.uuid4().hex}"
+    def _open(self, url: str, environ: Mapping[str, str], may_be_unavailable: bool) -> None:
         try:
-            obstore.put(self.bucket, path, b"1", mode="create")
-            is_overwritten = self._create_object(path, b"2")
-            obstore.delete(self.bucket, path)
+            self._check_conditional_put(open_bucket(url, environ, is_check=True) if may_be_unavailable else self.bucket)
         except BaseError as error:
-            raise UsageError(f"The bucket {url} cannot be used: {error_reason(error)}") from error
+            problem = f"The bucket {url} cannot be used: {error_reason(error)}"
+            if not (may_be_unavailable and isinstance(error, GenericError)):
+                raise UsageError(problem) from error
+            log.error("%s; requests to the registry fail until it responds", problem)
+            return
+        self._load_records()
+
+    def _check_conditional_put(self, bucket: Any) -> None:
+        """Raise UsageError if the storage server ignores `If-None-Match`, and BaseError if it fails."""
+        path = f"probe/{uuid.uuid4().hex}"
+        obstore.put(bucket, path, b"1", mode="create")
+        is_overwritten = self._create_object(path, b"2")
+        obstore.delete(bucket, path)
         if is_overwritten:
             raise UsageError(
-                f"The server of {url} overwrites existing objects (it ignores If-None-Match), so publishes could "
+                f"The server of {self._url} overwrites existing objects (it ignores If-None-Match), so publishes could "
                 "overwrite each other; use a store with conditional puts."
             )
+        self._is_checked = True
 
     def _to_registry_error(self, error: BaseError, action: str = "respond") -> RegistryFailed:
         """Return the error for a client. Only the log and commands get its reason, which may hold an address."""
@@ -140,6 +162,8 @@ class BucketStore:
 
     def _load_records(self) -> None:
         try:
+            if not self._records:
+                self._read_snapshot()
             keys = {path.removeprefix("records/").removesuffix(".json") for path in self._list_paths("records/")}
             yanked = frozenset(path.removeprefix("yanked/") for path in self._list_paths("yanked/"))
             missing = sorted(keys - self._records.keys() - self._unreadable_keys)
@@ -152,7 +176,8 @@ class BucketStore:
         self._yanked = yanked
         self._listed_at, self._failed_at = time.monotonic(), -math.inf
         if len(missing) >= MIN_NEW_RECORDS_PER_SNAPSHOT:
-            obstore.put(self.bucket, "snapshot.json", msgspec.json.encode(list(self._records.values())))
+            with contextlib.suppress(BaseError):  # it only makes the next start faster
+                obstore.put(self.bucket, "snapshot.json", msgspec.json.encode(list(self._records.values())))
 
     def _list_paths(self, prefix: str) -> Iterator[str]:
         for batch in obstore.list(self.bucket, prefix):
@@ -235,6 +260,8 @@ class BucketStore:
         self, upload: BundleUpload | CompleteFile, draft: BundleDraft, created: str | None = None
     ) -> tuple[BundleEntry, bool]:
         try:
+            if not self._is_checked:
+                self._check_conditional_put(self.bucket)
             existing = self._find_same_bundle(draft.key, upload.sha256)
             if existing is not None and self.is_complete(existing):
                 return existing, False
@@ -253,6 +280,8 @@ class BucketStore:
             if existing is None:
                 raise RegistryFailed(f"The record of {draft.key} in the bucket cannot be decoded.")
             return existing, False
+        except UsageError as error:
+            raise RegistryFailed("The registry's bucket cannot accept bundles.", reason=error.message) from error
         except BaseError as error:
             raise self._to_registry_error(error, "accept the bundle") from error
 
@@ -261,6 +290,8 @@ class BucketStore:
             return int(obstore.head(self.bucket, entry.path)["size"]) == entry.size_bytes
         except (NotFoundError, FileNotFoundError):
             return False
+        except BaseError as error:
+            raise self._to_registry_error(error) from error
 
     def _find_same_bundle(self, key: str, sha256: str) -> BundleEntry | None:
         entry = self.find(key)
@@ -294,6 +325,14 @@ class BucketStore:
         return None if self._proxy else str(obstore.sign(self.bucket, "GET", entry.path, PRESIGNED_URL_LIFETIME))
 
     def read_range(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
+        try:
+            yield from self._read_chunks(entry, start, end)
+        except (NotFoundError, FileNotFoundError) as error:
+            raise RegistryFailed(f"The registry's bucket has lost the bytes of {entry.key}.") from error
+        except BaseError as error:
+            raise self._to_registry_error(error) from error
+
+    def _read_chunks(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
         for offset in range(start, end, READ_CHUNK_BYTES):
             yield bytes(
                 obstore.get_range(self.bucket, entry.path, start=offset, end=min(offset + READ_CHUNK_BYTES, end))
@@ -308,7 +347,7 @@ class BucketStore:
     def _verify(self, entry: BundleEntry, repair: bool) -> VerifyFinding:
         digest = hashlib.sha256()
         try:
-            for chunk in self.read_range(entry, 0, entry.size_bytes):
+            for chunk in self._read_chunks(entry, 0, entry.size_bytes):
                 digest.update(chunk)
             if digest.hexdigest() == entry.sha256 and self.is_complete(entry):
                 return VerifyFinding(entry.key, "ok")
@@ -319,8 +358,8 @@ class BucketStore:
             obstore.rename(self.bucket, entry.path, quarantine_path)
         except (NotFoundError, FileNotFoundError):
             return VerifyFinding(entry.key, "missing", f"{self.location(entry)}; publish it again")
-        except BaseError as error:
-            return VerifyFinding(entry.key, "damaged", str(error).splitlines()[0][:200])
+        except BaseError as error:  # the bundle may be intact
+            raise self._to_registry_error(error) from error
         return VerifyFinding(
             entry.key, "removed", f"damaged; it is now at {self._url}/{quarantine_path}; publish it again"
         )
