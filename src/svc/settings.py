@@ -220,7 +220,7 @@ class ProviderSettings(_SettingsTable, frozen=True):
     preset: str | None = None
     """The vendor whose values apply where the entry has none: azure, gemini, mistral, openrouter, ollama or vllm."""
     dialect: str | None = None
-    """`openai` (the default) or `anthropic`."""
+    """`openai` (the default), `anthropic`, or the dialect of an installed plug-in."""
     base_url: str | None = None
     """The address as the vendor's SDK takes it: with `/v1` for `openai`, without for `anthropic`.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol
 
+from svc.dialects.subclassing import mypyc_attr
 from svc.errors import SvcError
 from svc.wire.chat import (
     ChatRequest,
@@ -218,6 +219,7 @@ class StreamEncoder(Protocol):
         """Return the last events of an interrupted response."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Dialect(ABC):
     """One wire format, for clients and for upstreams."""
 

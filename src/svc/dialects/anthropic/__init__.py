@@ -21,10 +21,12 @@ from svc.dialects.base import (
     StreamDecoder,
     StreamEncoder,
 )
+from svc.dialects.subclassing import mypyc_attr
 from svc.dialects.upstream_errors import decode_error_message
 from svc.wire.chat import ChatRequest, ChatResponse
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AnthropicDialect(Dialect):
     """`Dialect` for `POST {base}/v1/messages`."""
 

@@ -26,17 +26,19 @@ from svc.dialects.openai.request_encoder import encode_request
 from svc.dialects.openai.response_codec import decode_response, encode_response
 from svc.dialects.openai.stream_decoder import OpenAIStreamDecoder
 from svc.dialects.openai.stream_encoder import OpenAIStreamEncoder
+from svc.dialects.subclassing import mypyc_attr
 from svc.dialects.upstream_errors import decode_error_message
 from svc.wire.chat import ChatRequest, ChatResponse, UpstreamOverrides
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OpenAIDialect(Dialect):
-    """`Dialect` for `POST {base}/chat/completions`."""
+    """`Dialect` for `POST {base}/chat/completions`. A plug-in may inherit from it, with another name and path."""
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__("openai", chat_path="/chat/completions", models_path="/models")
+    def __init__(self, name: str = "openai", *, chat_path: str = "/chat/completions") -> None:
+        super().__init__(name, chat_path=chat_path, models_path="/models")
         self.forced_tool_variant = ForcedToolDialect(self)
 
     def decode_request(self, raw: bytes) -> ChatRequest:

@@ -1,0 +1,1 @@
+"""A plug-in of svc for the fictitious provider Acme."""
