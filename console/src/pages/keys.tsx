@@ -48,7 +48,7 @@ function AllKeys() {
     ]);
     return { ...keys, uses: new Map(limits.data.map((use) => [use.id, use])), search, after, revoked };
   }, [search, after, revoked], REFRESH_MILLISECONDS);
-  // Until the next keys are there, those of another filter or page are shown. Their last key is no place to go on from.
+  // While the next keys load, those of another filter or page are shown. The next page must not start after their last key.
   const isCurrent = data?.search === search && data.after === after && data.revoked === revoked;
   const close = (): void => setDialog(null);
   const finish = (): void => {

@@ -22,7 +22,7 @@ MAX_TOOL_CALLS: Final = 4096
 
 
 class ToolCallState:
-    """What the client has received of one tool call."""
+    """The part of one tool call that the client has received."""
 
     __slots__ = ("has_name", "id", "type")
 
@@ -33,7 +33,7 @@ class ToolCallState:
 
 
 class ChoiceState:
-    """What the client has received of one choice."""
+    """The part of one choice that the client has received."""
 
     __slots__ = ("calls", "finish_reason", "has_remapped_index", "indexes_by_id", "last_index", "remapped_indexes")
 

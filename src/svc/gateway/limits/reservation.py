@@ -1,4 +1,4 @@
-"""What a request has reserved of the limits of its key, until its actual usage is known. On the hot path."""
+"""The amounts that a request reserves from its key's limits, until its actual usage is known. On the hot path."""
 
 from __future__ import annotations
 

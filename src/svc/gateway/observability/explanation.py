@@ -52,7 +52,7 @@ class RequestTiming(msgspec.Struct, frozen=True, kw_only=True):
     provider_p50: ProviderPace | None
     """The usual times at this provider. Null if there were too few other requests."""
     is_slow: bool
-    """Whether the request took much longer than is usual."""
+    """Whether a successful request took more than 1.5 times `latency_ms` of `provider_p50`."""
 
 
 class RequestExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +71,13 @@ class RequestExplanation(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     """The reason in a sentence."""
     action: str
-    """What to do."""
+    """The action that solves the problem."""
     command: str | None
     """A command that does it. Null if none can."""
     limit: LimitState | None
     """The limit of the gateway that refused the request."""
     consumers: list[LimitConsumer]
-    """What used the limit, the largest use first."""
+    """The models whose requests used the limit, the largest use first."""
     other_refusals: int
     """Requests of the key that were refused in the same period. They count for `rpm`."""
     timing: RequestTiming | None
@@ -87,7 +87,7 @@ class RequestExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a limit that refused a request."""
+    """The known facts about a limit that refused a request."""
 
     consumers: list[LimitConsumer] = []
     other_refusals: int = 0

@@ -1,4 +1,4 @@
-"""What all requests of a gateway share: configuration, routes, upstream connections, limits, clock and observers."""
+"""The state that all requests share: configuration, routes, upstream connections, limits, clock and observers."""
 
 from __future__ import annotations
 

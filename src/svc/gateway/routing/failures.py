@@ -30,7 +30,7 @@ _UNSUPPORTED_INPUT_PATTERN: Final = re.compile(
 
 
 class RetryDecision(enum.Enum):
-    """What the retry loop does after a failure.
+    """The next step of the retry loop after a failure.
 
     SAME_BACKEND retries the backend, and then tries the others. NEXT_BACKEND tries the others. GIVE_UP reports the
     error, since every backend would fail.

@@ -46,7 +46,7 @@ _MAX_LONG: Final = (1 << 63) - 2
 """The largest integer that llama.cpp takes as a bound of a value. Larger ones mean that there is no bound."""
 _BRACES: Final = re.compile(r"(?<!\\)\{([^}]{0,40})\}")
 _PATTERN_TOKEN: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?$)|([(|?*+])|(\))?(?:\{([^}]{0,40})\})?", re.S)
-"""Of a pattern: an escape or a class, or an operator (1), or the end of a group (2) and a repetition (3)."""
+"""A token of a pattern: an escape or a class, or an operator (1), or the end of a group (2) and a repetition (3)."""
 _LEADING_NUMBER: Final = re.compile(r"\s*([+-]?\d{1,18})")
 _MAPS_OF_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _DATA_FIELDS: Final = frozenset(("enum", "const", "default", "examples", "required", "description"))

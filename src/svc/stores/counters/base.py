@@ -35,4 +35,4 @@ class LimitExceeded(msgspec.Struct, frozen=True):
     requests_reset: float = 0.0
     tokens_reset: float = 0.0
     usage: LimitUsage = LimitUsage()
-    """What the key used before the rejected request."""
+    """The usage of the key before the rejected request."""

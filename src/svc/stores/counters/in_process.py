@@ -23,7 +23,7 @@ _UNKNOWN_PERIOD: Final = ""
 
 
 class KeyCounters:
-    """What one key uses. `newest_second` is the end of the window, and the last use of the key."""
+    """The usage of one key. `newest_second` is the end of the window, and the last use of the key."""
 
     __slots__ = (
         "newest_second",
