@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page, expect, sync_playwright
 
@@ -36,7 +37,20 @@ form.onsubmit = async (event) => {
   for await (const chunk of new Client().chat(form.text.value, { stream: true })) log.textContent += chunk.text;
 };
 """
-COMPILER_OPTIONS = {"strict": True, "noEmit": True, "target": "ES2022", "lib": ["ES2022", "DOM"], "skipLibCheck": False}
+TYPE_CHECKS: list[dict[str, Any]] = [
+    {"module": "nodenext"},
+    {"module": "esnext", "moduleResolution": "bundler"},
+    {"module": "nodenext", "lib": ["ES2022"], "types": ["node", "react"]},
+    {"module": "esnext", "moduleResolution": "bundler", "lib": ["ES2022", "WebWorker"]},
+]
+"""Pages with both kinds of module resolution, a server in Node without the types of browsers, and a web worker."""
+COMPILER_OPTIONS: dict[str, Any] = {
+    "strict": True,
+    "noEmit": True,
+    "target": "ES2022",
+    "lib": ["ES2022", "DOM"],
+    "skipLibCheck": False,
+}
 
 
 def install_package(folder: Path, environment: Mapping[str, str]) -> Path:
@@ -66,9 +80,9 @@ def check_projects(folder: Path, environment: Mapping[str, str], play: str) -> N
         (folder / "node_modules" / name).symlink_to(SDK / "node_modules" / name)
     shutil.copyfile(SDK / "test" / "types.ts", folder / "esm.mts")
     shutil.copyfile(SDK / "test" / "types.ts", folder / "commonjs.cts")
-    for options in ({"module": "nodenext"}, {"module": "esnext", "moduleResolution": "bundler"}):
+    for options in TYPE_CHECKS:
         files = ["esm.mts"] if options["module"] == "esnext" else ["esm.mts", "commonjs.cts"]
-        compiler = {**COMPILER_OPTIONS, **options, "types": ["react"]}
+        compiler = {"types": ["react"], **COMPILER_OPTIONS, **options}
         (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": compiler, "files": files}))
         _run([str(SDK / "node_modules" / ".bin" / "tsc"), "-p", "."], folder, environment)
     shutil.copyfile(ROOT / "examples" / "sdk" / "chat.mjs", folder / "example.mjs")

@@ -5,6 +5,12 @@ import { abortReason } from "./abort.js";
 import { PermissionDenied, UsageError } from "./errors.js";
 import type { AudioSource, Pcm } from "./live.js";
 
+declare global {
+  /** A type of browsers, which the types of Node and of workers lack. It is empty there. */
+  // eslint-disable-next-line @typescript-eslint/no-empty-object-type -- adds to the interface of browsers
+  interface MediaTrackConstraints {}
+}
+
 const SAMPLE_RATE = 16_000;
 /** The zero crossings of the filter on each side, at the lower of the two rates. */
 const FILTER_LOBES = 16;

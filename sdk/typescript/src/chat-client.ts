@@ -308,6 +308,8 @@ export class ChatStream<Call = ChatToolCall, Parsed = unknown> extends EventStre
   usage: ChatUsage | undefined;
   /** The tool calls, when the response is complete. */
   toolCalls: readonly Call[] = [];
+  /** The provider that the gateway chose. */
+  provider: string | undefined;
 
   constructor(
     start: (signal: AbortSignal) => Promise<Reply>,
@@ -331,6 +333,7 @@ export class ChatStream<Call = ChatToolCall, Parsed = unknown> extends EventStre
   protected override async *decode(reply: Reply): AsyncGenerator<ChatChunk, void, undefined> {
     const splitter = new EventSplitter();
     const assembler = new ToolCallAssembler();
+    this.provider = reply.header("x-svc-provider") ?? undefined;
     let done = false;
     while (!done) {
       const text = await reply.readText();
@@ -392,12 +395,25 @@ export function streamError(error: WireResponse["error"], requestId: string | un
   return errorFromCode(code, error?.message ?? "The provider reported an error.", 502, { requestId });
 }
 
-/** Encode a body. Throws InvalidRequest. */
+/** Encode a body. Throws InvalidRequest, also for a number that JSON does not have. */
 export function encodeJson(body: Record<string, unknown>): string {
+  let text: string;
   try {
-    return JSON.stringify(body);
+    text = JSON.stringify(body);
   } catch (cause) {
     throw new InvalidRequest(`The request cannot be encoded as JSON: ${(cause as Error).message}.`, { cause });
+  }
+  if (text.includes("null")) rejectNonFinite(body, ""); // JSON.stringify writes null instead of NaN
+  return text;
+}
+
+function rejectNonFinite(value: unknown, path: string): void {
+  if (typeof value === "number" && !Number.isFinite(value)) {
+    throw new InvalidRequest(`${path} must be a finite number, not ${value}.`, { param: path });
+  }
+  if (Array.isArray(value)) value.forEach((item, index) => rejectNonFinite(item, `${path}[${index}]`));
+  else if (typeof value === "object" && value !== null) {
+    for (const [name, item] of Object.entries(value)) rejectNonFinite(item, path ? `${path}.${name}` : name);
   }
 }
 

@@ -44,6 +44,8 @@ export interface SpeakOptions extends RequestOptions {
   /** `wav` (the default), `pcm`, `flac`, `mp3` or `opus`. */
   format?: string | undefined;
   speed?: number | undefined;
+  /** Other fields of the request, such as `instructions`, go to the gateway unchanged. */
+  [parameter: string]: unknown;
 }
 
 export interface TranscribeOptions extends RequestOptions {
@@ -140,9 +142,10 @@ export class Client extends ChatClient {
   }
 
   private async openSpeech(text: string, options: SpeakOptions): Promise<Reply> {
-    const { model, voice = DEFAULT_VOICE, format = "wav", speed, ...requestOptions } = options;
+    const { model, voice = DEFAULT_VOICE, format = "wav", signal, timeoutMs, ...parameters } = options;
+    const requestOptions = { signal, timeoutMs };
     const name = model ?? this.speechModel ?? (this.speechModel = await this.chooseSpeechModel(requestOptions));
-    const body = encodeJson({ model: name, input: text, voice, response_format: format, speed });
+    const body = encodeJson({ model: name, input: text, voice, response_format: format, ...parameters });
     const headers = { "content-type": "application/json", accept: "*/*" };
     return this.session.open({ method: "POST", path: "/audio/speech", headers, body }, requestOptions);
   }

@@ -16,24 +16,31 @@ function nodeProcess(): NodeProcess | undefined {
   return (globalThis as { process?: NodeProcess }).process;
 }
 
-/** Return the environment variables, or an empty object where there are none. */
+const VARIABLES = ["SVC_GATEWAY_URL", "SVC_PLATFORM_URL", "SVC_API_KEY", "SVC_HOME", "SVC_REGISTRY_URL", "SVC_REGISTRY_KEY", "SVC_REGISTRY_ROOT"];
+
+/** Return the environment variables of the SDK, without those that are missing or that the program may not read. */
 export function environmentVariables(): Environment {
-  return nodeProcess()?.env ?? {};
+  return Object.fromEntries(VARIABLES.map((name) => [name, ifPermitted(() => nodeProcess()?.env?.[name])]));
 }
 
-/** Return a module of Node, or undefined elsewhere. An import would fail in bundles for browsers. */
-// eslint-disable-next-line @typescript-eslint/no-unnecessary-type-parameters -- the caller names the module type
-export function nodeModule<T>(name: string): T | undefined {
+/** Return a value of the system, or undefined where the program may not read it: Deno asks for permissions. */
+function ifPermitted<T>(read: () => T): T | undefined {
   try {
-    return nodeProcess()?.getBuiltinModule?.(`node:${name}`) as T | undefined;
+    return read();
   } catch {
     return undefined;
   }
 }
 
+/** Return a module of Node, or undefined elsewhere. An import would fail in bundles for browsers. */
+// eslint-disable-next-line @typescript-eslint/no-unnecessary-type-parameters -- the caller names the module type
+export function nodeModule<T>(name: string): T | undefined {
+  return ifPermitted(() => nodeProcess()?.getBuiltinModule?.(`node:${name}`) as T | undefined);
+}
+
 /** Return `SVC_HOME`, else `~/.svc`, or undefined outside Node. */
 export function stateFolder(environment: Environment): string | undefined {
-  const home = nodeModule<{ homedir(): string }>("os")?.homedir();
+  const home = ifPermitted(() => nodeModule<{ homedir(): string }>("os")?.homedir());
   if (home === undefined) return undefined;
   return (environment["SVC_HOME"] || "~/.svc").replace(/^~(?=$|\/)/, home);
 }

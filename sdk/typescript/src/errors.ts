@@ -4,6 +4,8 @@
  * A call that the caller aborts throws the reason of its `AbortSignal`, not one of these.
  */
 
+import { parseRetryAfter } from "./retry.js";
+
 interface ErrorDetails {
   param?: string | undefined;
   requestId?: string | undefined;
@@ -263,8 +265,7 @@ export function errorFromResponse(status: number, header: (name: string) => stri
   });
   error.status = status;
   if (error instanceof RateLimited) {
-    const seconds = Number(header("retry-after") ?? "60");
-    error.retryAfter = Number.isFinite(seconds) ? seconds : 60;
+    error.retryAfter = parseRetryAfter(null, header("retry-after")) ?? 60;
   }
   return error;
 }

@@ -236,6 +236,10 @@ export class HttpSession {
     }
     const reply = new Reply(raw, guard, toError);
     if (raw.status >= 200 && raw.status < 300) return reply;
+    if (isRedirect(raw.status)) {
+      reply.close();
+      return { error: this.redirectError(raw), delay: undefined };
+    }
     let failure: SvcError;
     try {
       failure = errorFromResponse(raw.status, raw.header, await reply.text());
@@ -259,12 +263,22 @@ export class HttpSession {
     }
     const send = this.options.fetch ?? globalThis.fetch;
     if (typeof send !== "function") throw new InvalidRequest("There is no `fetch` here. Give the client one.", { param: "fetch" });
-    const init: RequestInit = { method: request.method, headers, signal, redirect: this.options.serverKind === "registry" ? "follow" : "error" };
+    // Not "error", which Cloudflare Workers reject.
+    const init: RequestInit = { method: request.method, headers, signal, redirect: this.options.serverKind === "registry" ? "follow" : "manual" };
     if (request.body !== undefined) init.body = request.body as BodyInit;
     const dispatcher = this.options.fetch ? undefined : dispatcherFor(timeoutMs);
     if (dispatcher) Object.assign(init, { dispatcher });
     const response = await send(url, init);
     return { status: response.status, header: (name) => response.headers.get(name), read: bodyReader(response) };
+  }
+
+  private redirectError(raw: RawReply): SvcError {
+    const place = raw.header("location");
+    const error = new GatewayFailed(`The gateway at ${this.baseUrl} redirects${place ? ` to ${place.slice(0, 200)}` : ""}. The SDK does not follow it. Set the address that has the gateway.`, {
+      requestId: raw.header("x-request-id") ?? undefined,
+    });
+    if (raw.status) error.status = raw.status;
+    return error;
   }
 
   private toError(error: unknown, what: string, guard: RequestGuard, signal: AbortSignal | undefined): unknown {
@@ -281,6 +295,11 @@ export class HttpSession {
     if (this.baseUrl === PRODUCTION_GATEWAY) text += " Call setGatewayUrl(…), or start a gateway on this machine: svc up";
     return new Failure(text, { cause: error });
   }
+}
+
+/** Return whether a response of `fetch` is a redirect, which a browser shows as status 0. */
+function isRedirect(status: number): boolean {
+  return status === 0 || (status >= 300 && status < 400);
 }
 
 /** Return a function that reads the body in parts, or at once where `fetch` cannot stream. */

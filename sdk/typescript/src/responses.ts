@@ -5,7 +5,7 @@ import { errorFromCode, GatewayFailed, ProviderFailed, type SvcError } from "./e
 import { notA, type Reply, type RequestOptions } from "./http.js";
 import { EventSplitter } from "./sse.js";
 import { EventStream, incompleteStream } from "./stream.js";
-import { ChatToolCall, inputArguments } from "./tools.js";
+import { ChatToolCall, inputArguments, type ToolCallDelta } from "./tools.js";
 
 export type ResponseInput = string | readonly Record<string, unknown>[];
 
@@ -43,12 +43,13 @@ export interface ResponseResult {
   raw: Record<string, unknown>;
 }
 
-/** An event of a stream. `text` and `reasoning` are what the event adds. `raw` is its JSON. */
+/** An event of a stream. `text`, `reasoning` and `toolCall` are what the event adds. `raw` is its JSON. */
 export interface ResponseStreamEvent {
   type: string;
   text: string;
   reasoning: string;
   raw: Record<string, unknown>;
+  toolCall?: ToolCallDelta;
 }
 
 type Item = Record<string, unknown>;
@@ -66,7 +67,7 @@ export function toResponseResult(value: unknown, requestId: string | undefined):
     text: textsOf(output, "message", "content"),
     usage: usageOf(raw["usage"] as Record<string, unknown> | null | undefined),
     model: textOf(raw["model"]),
-    toolCalls: output.filter((item) => item["type"] === "function_call" || item["type"] === "custom_tool_call").map(toToolCall),
+    toolCalls: output.filter(isToolCall).map(toToolCall),
     reasoning: textsOf(output, "reasoning", "content") || textsOf(output, "reasoning", "summary"),
     incompleteReason: textOf((raw["incomplete_details"] as Item | null | undefined)?.["reason"]) || undefined,
     output,
@@ -80,6 +81,7 @@ export class ResponseStream extends EventStream<ResponseStreamEvent> {
   /** The text so far. */
   text = "";
   private response: ResponseResult | undefined;
+  private readonly calls = new Map<unknown, ToolCallDelta>();
 
   /** Read to the end, and return the complete response. */
   async result(): Promise<ResponseResult> {
@@ -116,7 +118,23 @@ export class ResponseStream extends EventStream<ResponseStreamEvent> {
     const isText = type === "response.output_text.delta" || type === "response.refusal.delta";
     const isReasoning = type === "response.reasoning_text.delta" || type === "response.reasoning_summary_text.delta";
     if (isText) this.text += delta;
-    return { type, text: isText ? delta : "", reasoning: isReasoning ? delta : "", raw };
+    const toolCall = this.toolCallOf(type, raw, delta);
+    return { type, text: isText ? delta : "", reasoning: isReasoning ? delta : "", raw, ...(toolCall && { toolCall }) };
+  }
+
+  /** Return the part of a tool call that an event adds. */
+  private toolCallOf(type: string, raw: Item, delta: string): ToolCallDelta | undefined {
+    const place = raw["output_index"];
+    if (type === "response.output_item.added") {
+      const item = (raw["item"] ?? {}) as Item;
+      if (!isToolCall(item)) return undefined;
+      const call = { index: this.calls.size, id: textOf(item["call_id"]), name: textOf(item["name"]), argumentsJson: "" };
+      this.calls.set(place, call);
+      return call;
+    }
+    if (type !== "response.function_call_arguments.delta" && type !== "response.custom_tool_call_input.delta") return undefined;
+    const call = this.calls.get(place);
+    return call && { ...call, argumentsJson: delta };
   }
 }
 
@@ -126,6 +144,10 @@ function textsOf(items: readonly Item[], type: string, field: string): string {
     .flatMap((item) => item[field] as Item[])
     .map((part) => textOf(part["text"]) || textOf(part["refusal"]))
     .join("");
+}
+
+function isToolCall(item: Item): boolean {
+  return item["type"] === "function_call" || item["type"] === "custom_tool_call";
 }
 
 /** Return the call. The free text of a custom tool becomes an object with the field `input`. */

@@ -122,8 +122,51 @@ test("an abort ends the wait before a retry", async () => {
 
 test("a redirect is not followed, so that the key goes nowhere else", async () => {
   await withServer(
-    (response) => response.writeHead(307, { location: "http://127.0.0.1:9/v1" }).end(),
-    async (one) => assert.rejects(one.chat("Hi"), GatewayFailed),
+    (response) => response.writeHead(307, { location: "http://127.0.0.1:9/v1", "x-request-id": "req_1" }).end(),
+    async (one, requests) => {
+      const isRedirect = (error) => error instanceof GatewayFailed && error.status === 307 && error.requestId === "req_1" && error.message.includes("http://127.0.0.1:9/v1");
+      await assert.rejects(one.chat("Hi"), isRedirect);
+      assert.equal(requests.length, 1);
+    },
+  );
+});
+
+test("a redirect of a browser, which hides the place, names the cause", async () => {
+  let count = 0;
+  const opaque = async () => (count++, { status: 0, type: "opaqueredirect", headers: new Headers(), body: null });
+  await assert.rejects(new Client({ gatewayUrl: "http://gw", fetch: opaque }).chat("Hi"), (error) => error instanceof GatewayFailed && error.message.includes("redirects."));
+  assert.equal(count, 1);
+});
+
+test("a request has no redirect mode that Cloudflare Workers reject", async () => {
+  const fetch = async (_url, { redirect }) => {
+    if (redirect === "error") throw new TypeError("Invalid redirect value");
+    return Response.json(WHOLE);
+  };
+  assert.equal((await new Client({ gatewayUrl: "http://gw", fetch, retries: 0 }).chat("Hi")).text, "ok");
+});
+
+test("a number that JSON does not have is rejected and named", async () => {
+  const one = new Client({ gatewayUrl: "http://127.0.0.1:9", apiKey: "k", retries: 0 });
+  const messages = [{ role: "user", content: null }, { role: "user", content: "Hi", weight: Infinity }];
+  for (const [call, param] of [
+    [() => one.chat("Hi", { temperature: NaN }), "temperature"],
+    [() => one.chat("Hi", { temperature: -Infinity, stream: true }).result(), "temperature"],
+    [() => one.chat(messages), "messages[1].weight"],
+    [() => one.chat("Hi", { logit_bias: { 7: NaN } }), "logit_bias.7"],
+    [() => one.responses("Hi", { top_p: NaN }), "top_p"],
+    [() => one.embed("Hi", { dimensions: NaN }), "dimensions"],
+    [() => one.speak("Hi", { model: "v", speed: NaN }), "speed"],
+  ]) {
+    await assert.rejects(call(), (error) => error instanceof InvalidRequest && error.param === param && error.message.startsWith(`${param} must be a finite number`));
+  }
+});
+
+test("retryAfter takes a date as well", async () => {
+  const headers = { "retry-after": new Date(Date.now() + 3_600_000).toUTCString() };
+  await withServer(
+    (response) => json(response, 429, limited, headers),
+    async (one) => assert.rejects(one.chat("Hi"), (error) => error instanceof RateLimited && error.retryAfter > 3000 && error.retryAfter <= 3600),
     { retries: 0 },
   );
 });
@@ -453,6 +496,53 @@ test("a WAV file that was streamed gets its sizes", async () => {
     async (one) => {
       const audio = Buffer.from(await one.speak("Hi", { model: "v" }));
       assert.deepEqual([audio.readUInt32LE(4), audio.readUInt32LE(40)], [40, 4]);
+    },
+  );
+});
+
+test("speak sends other fields of the request", async () => {
+  await withServer(
+    (response) => response.end("audio"),
+    async (one, requests) => {
+      const options = { model: "v", format: "mp3", instructions: "Whisper.", timeoutMs: 9000, signal: undefined };
+      await one.speak("Hi", options);
+      for await (const part of one.speakStream("Hi", options)) void part;
+      const body = { model: "v", input: "Hi", voice: "alloy", response_format: "mp3", instructions: "Whisper." };
+      assert.deepEqual(requests.map((each) => JSON.parse(each.body)), [body, body]);
+    },
+  );
+});
+
+test("a streamed response has the parts of its tool calls", async () => {
+  const items = [
+    { type: "reasoning" },
+    { type: "function_call", call_id: "call_1", name: "get_weather" },
+    { type: "custom_tool_call", call_id: "call_2", name: "run_code" },
+  ];
+  const events = [
+    ...items.map((item, output_index) => ({ type: "response.output_item.added", output_index, item })),
+    { type: "response.function_call_arguments.delta", output_index: 1, delta: "{}" },
+    { type: "response.custom_tool_call_input.delta", output_index: 2, delta: "1 + 1" },
+  ];
+  await withServer(
+    (response) => response.end(events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join("") + COMPLETED),
+    async (one) => {
+      const calls = [];
+      for await (const { toolCall } of one.responses("Hi", { stream: true })) if (toolCall) calls.push(toolCall);
+      const [first, second] = [{ index: 0, id: "call_1", name: "get_weather" }, { index: 1, id: "call_2", name: "run_code" }];
+      const expected = [{ ...first, argumentsJson: "" }, { ...second, argumentsJson: "" }, { ...first, argumentsJson: "{}" }, { ...second, argumentsJson: "1 + 1" }];
+      assert.deepEqual(calls, expected);
+    },
+  );
+});
+
+test("a stream names the provider that the gateway chose", async () => {
+  await withServer(
+    (response) => response.writeHead(200, { "x-svc-provider": "one" }).end(`${HELLO}${STOP}data: [DONE]\n\n`),
+    async (one) => {
+      const stream = one.chat("Hi", { stream: true });
+      await stream.result();
+      assert.equal(stream.provider, "one");
     },
   );
 });

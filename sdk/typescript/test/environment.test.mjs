@@ -34,3 +34,14 @@ test("the environment and the gateway of this machine mean what they mean in Pyt
   assert.deepEqual(resolve({ SVC_GATEWAY_URL: "http://other/v1" }, running), ["http://other/v1", null]);
   assert.deepEqual(resolve({ SVC_PLATFORM_URL: "http://other", SVC_API_KEY: "k" }, running), ["http://other/v1", "Bearer k"]);
 });
+
+test("without a permission to read the system, as in Deno, a client uses its options", () => {
+  const code = `
+    import { Client } from "@svc/client";
+    const deny = (_, name) => { if (String(name).startsWith("SVC_")) throw new Error("NotCapable"); };
+    process.getBuiltinModule("node:os").homedir = () => deny({}, "SVC_HOME");
+    process.env = new Proxy({}, { get: deny });
+    console.log(new Client({ gatewayUrl: "http://127.0.0.1:9" }).gatewayUrl, new Client().gatewayUrl);`;
+  const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", code], { cwd: import.meta.dirname, encoding: "utf8" });
+  assert.equal(stdout.trim(), "http://127.0.0.1:9/v1 https://api.svc.example/v1", stderr);
+});
