@@ -54,6 +54,8 @@ def normalize_url(url: str, setting_name: str = "gateway_url") -> str:
 
     The default scheme is http for localhost and private IP addresses, else https.
     """
+    if not isinstance(url, str):
+        raise InvalidRequest(f"{setting_name} is not a string.", param=setting_name)
     lacks_scheme = "://" not in url
     text = url.strip().rstrip("/")
     if lacks_scheme:

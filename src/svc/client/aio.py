@@ -249,13 +249,15 @@ class AsyncClient(BaseClient):
 class AsyncChatStream(AsyncIterator["ChatChunk"]):
     """The chunks of a streamed response. Raises SvcError if it is interrupted.
 
-    `text` and `usage` are totals. `tool_calls` has the complete calls at the end. `provider` is the one that the
-    gateway chose.
+    `text`, `reasoning` and `usage` are totals. `model` and `provider` are those of the response. `finish_reason` and
+    the complete `tool_calls` follow at the end.
     """
 
     def __init__(self, stream: ChatResponseStream) -> None:
         self._stream = stream
-        self.text = ""
+        self.text = self.reasoning = ""
+        self.model = stream.model
+        self.finish_reason: str | None = None
         self.usage = stream.usage
         self.tool_calls = stream.tool_calls
         self.request_id = stream.request_id

@@ -62,7 +62,10 @@ class AsyncTransport:
 
     def _current_http_client(self) -> httpx2.AsyncClient:
         """Return the client of this event loop: its connections cannot be used after another `asyncio.run`."""
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError("AsyncClient works only in an event loop of asyncio. Client needs none.") from None
         if self._is_owner and self._loop not in (None, loop):
             self._http_client = httpx2.AsyncClient(**self._options)
         self._loop = loop

@@ -59,9 +59,12 @@ def record_chunk(
 ) -> ChatChunk:
     """Add the next chunk to the totals of the stream and return it. Raises `stop_type` at the end."""
     chat_stream.usage, chat_stream.tool_calls = response_stream.usage, response_stream.tool_calls
+    chat_stream.model = response_stream.model
     if chunk is None:
         raise stop_type
     chat_stream.text += chunk.text
+    chat_stream.reasoning += chunk.reasoning
+    chat_stream.finish_reason = chunk.finish_reason or chat_stream.finish_reason
     return chunk
 
 

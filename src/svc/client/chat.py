@@ -13,14 +13,14 @@ import msgspec
 from svc.client.config import SDK_DEFAULT_MODEL
 from svc.client.event_stream import SdkEventStream
 from svc.client.http_session import HttpSession, error_from_code, raise_stream_error
-from svc.client.request_fields import select_fields
+from svc.client.request_fields import encode_request_body, select_fields, to_items
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler, assistant_message
 from svc.client.transport import ClientResponse
 from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
 from svc.dialects.openai import dialect as OPENAI
 from svc.dialects.openai.routing_info import decode_routing_info
 from svc.dialects.request_passthrough import pass_through_request
-from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
+from svc.errors import GatewayFailed, ProviderFailed, SvcError
 from svc.wire.chat import (
     RefusalDelta,
     RefusalPart,
@@ -105,15 +105,13 @@ def build_request(
 ) -> ChatHttpRequest:
     """Encode the request in the server's dialect. Raises InvalidRequest that names the invalid field."""
     profile = backend.profile
-    message_list = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
     fields = select_fields(parameters)
-    body: dict[str, Any] = {"model": profile.model, "messages": message_list, **fields}
+    body: dict[str, Any] = {"model": profile.model, "messages": to_items(messages, "messages"), **fields}
     if stream:
         body = {**body, "stream": True, "stream_options": fields.get("stream_options", {"include_usage": True})}
-    try:
-        encoded = msgspec.json.encode(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"The request cannot be encoded as JSON: {error}.") from None
+    encoded = encode_request_body(body)
     accept = "text/event-stream" if stream else "application/json"
     headers = {"content-type": "application/json", "accept": accept}
     return ChatHttpRequest(backend.dialect.chat_path, _encode_for_backend(encoded, backend), headers)

@@ -74,6 +74,8 @@ def set_api_key(key: str) -> None:
 
 def normalize_api_key(key: str | None) -> str | None:
     """Return the key without surrounding whitespace, or None if it is empty. Raises InvalidRequest."""
+    if key is not None and not isinstance(key, str):
+        raise InvalidRequest("The API key is not a string.", param="api_key")
     text = (key or "").strip()
     if not text:
         return None

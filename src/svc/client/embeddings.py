@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from svc.client.request_fields import select_fields
+from svc.client.request_fields import encode_request_body, select_fields
 from svc.client.transport import ClientResponse
-from svc.errors import GatewayFailed, InvalidRequest
+from svc.errors import GatewayFailed
 
 EmbeddingInput = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 SDK_DEFAULT_EMBEDDING_MODEL = "text-embedding-3-small"
@@ -47,10 +47,7 @@ class _EmbeddingList(msgspec.Struct):
 def build_embedding_request(model: str, texts: EmbeddingInput, dimensions: int | None) -> bytes:
     """Encode the request. It asks for base64, which is a third of the size. Raises InvalidRequest."""
     fields = select_fields({"dimensions": dimensions})
-    try:
-        return msgspec.json.encode({"model": model, "input": texts, "encoding_format": "base64", **fields})
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"The request cannot be encoded as JSON: {error}.") from None
+    return encode_request_body({"model": model, "input": texts, "encoding_format": "base64", **fields})
 
 
 def decode_embeddings(texts: EmbeddingInput, response: ClientResponse, body: bytes) -> EmbeddingResult:

@@ -23,6 +23,9 @@ from svc.wire.production_gateway import PRODUCTION_GATEWAY
 SDK_MAX_RESPONSE_BYTES = 64 << 20
 SDK_MAX_ERROR_BODY_BYTES = 64 << 10
 SDK_DEFAULT_RETRY_AFTER_SECONDS = 60.0
+MAX_LOCATION_CHARS = 200
+SDK_MAX_TIMEOUT_SECONDS = 1e9
+"""Longer timeouts, which sockets and timers reject, mean as much as this one: 32 years."""
 DEADLINE_TOLERANCE_SECONDS = 0.05
 """A timeout this short before the deadline of the caller is due to it."""
 
@@ -49,7 +52,8 @@ class HttpSession:
         server_kind: str = "gateway",
     ) -> None:
         """Create a session. `server_kind` is "gateway" or "provider", for error messages."""
-        self.base_url, self.timeouts = base_url, timeouts
+        self.base_url = base_url
+        self.timeouts = SessionTimeouts(timeouts.connect, min(timeouts.idle, SDK_MAX_TIMEOUT_SECONDS))
         self.transport = transport
         self.headers = {"user-agent": "svc", **headers}
         self.is_gateway = server_kind == "gateway"
@@ -86,7 +90,8 @@ class HttpSession:
         """
         if total_timeout is not None and not (isinstance(total_timeout, int | float) and total_timeout <= math.inf):
             raise InvalidRequest("timeout_s must be a number of seconds.", param="timeout_s")
-        deadline = math.inf if total_timeout is None else time.monotonic() + total_timeout
+        is_limited = total_timeout is not None and total_timeout < SDK_MAX_TIMEOUT_SECONDS
+        deadline = time.monotonic() + (total_timeout or 0) if is_limited else math.inf
         request = ClientRequest(method, self.base_url + path, {**self.headers, **(headers or {})}, body)
         timeouts = RequestTimeouts(self.timeouts.connect, self.timeouts.idle, deadline)
         for attempt in range(self._retries + 1):
@@ -128,11 +133,21 @@ class HttpSession:
             raise
         finally:
             await response.close()
+        if 300 <= response.status < 400:
+            failure.message = self._describe_redirect(response)
+            failure.args = (failure.message,)
         if isinstance(failure, GatewayFailed):
             self._breaker.record_failure()
         else:
             self._breaker.record_success()
         return failure, wait
+
+    def _describe_redirect(self, response: ClientResponse) -> str:
+        place = response.headers.get("location", "")[:MAX_LOCATION_CHARS]
+        return (
+            f"The {self._server_kind} at {self.base_url} redirects{' to ' if place else ''}{place}. "
+            f"The SDK does not follow it. Set the address that has the {self._server_kind}."
+        )
 
     def _record_os_error(self, error: OSError, timeouts: RequestTimeouts) -> None:
         """Count a failure of the server. The caller's own limit says nothing about it."""

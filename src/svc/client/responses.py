@@ -12,10 +12,10 @@ import msgspec
 
 from svc.client.event_stream import SdkEventStream
 from svc.client.http_session import HttpSession, error_from_code
-from svc.client.request_fields import select_fields
+from svc.client.request_fields import encode_request_body, select_fields, to_items
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler
 from svc.client.transport import ClientResponse
-from svc.errors import GatewayFailed, InvalidRequest, ProviderFailed, SvcError
+from svc.errors import GatewayFailed, ProviderFailed, SvcError
 from svc.wire.sse import event_data
 
 ResponseInput = str | Sequence[Mapping[str, Any]]
@@ -76,12 +76,8 @@ def build_responses_request(
 ) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of a request. Raises InvalidRequest if it cannot be encoded."""
     fields = select_fields(parameters)
-    body = {"model": model, "input": items if isinstance(items, str) else list(items), **fields}
-    try:
-        encoded = msgspec.json.encode({**body, "stream": True} if stream else body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"The request cannot be encoded as JSON: {error}.") from None
-    return encoded, {
+    body = {"model": model, "input": items if isinstance(items, str) else to_items(items, "input"), **fields}
+    return encode_request_body({**body, "stream": True} if stream else body), {
         "content-type": "application/json",
         "accept": "text/event-stream" if stream else "application/json",
     }

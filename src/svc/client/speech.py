@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from svc.client.http_session import HttpSession
-from svc.client.request_fields import select_fields
+from svc.client.request_fields import encode_request_body, select_fields
 from svc.client.transport import ClientResponse
-from svc.errors import InvalidRequest, ModelNotFound
+from svc.errors import ModelNotFound
 
 SDK_DEFAULT_VOICE = "alloy"
 """OpenAI's API requires a voice. A voice of the gateway's machine takes its own instead of a name that it lacks."""
@@ -30,10 +28,7 @@ def build_speech_request(
         "response_format": response_format,
         **select_fields(parameters),
     }
-    try:
-        return msgspec.json.encode(body)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"The parameters cannot be sent as JSON: {error}.") from error
+    return encode_request_body(body)
 
 
 def choose_speech_model(models: list[Any]) -> str:

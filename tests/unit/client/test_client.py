@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import math
 import subprocess
 import sys
@@ -209,20 +210,75 @@ def test_chat_message_not_serializable_raises_before_sending(call: Call, server:
         ("chat", {"temperature": math.nan}, "temperature"),
         ("chat", {"timeout_s": math.nan}, "timeout_s"),
         ("chat", {"timeout_s": "3"}, "timeout_s"),
+        ("chat", {"client": {"api_key": 7}}, "api_key"),
+        ("chat", {"client": {"gateway_url": 7}}, "gateway_url"),
         ("chat", {"client": {"retries": 2.5}}, "retries"),
         ("chat", {"client": {"timeout": "3"}}, "timeout"),
         ("responses", {"top_p": math.inf}, "top_p"),
         ("speak", {"speed": math.nan}, "speed"),
         ("embed", {"dimensions": math.nan}, "dimensions"),
+        ("chat", {"logit_bias": {"7": math.inf}}, "logit_bias.7"),
+        ("responses", {"tools": [{"type": "x"}, {"weight": math.nan}]}, "tools[1].weight"),
     ],
 )
-def test_call_impossible_number_is_rejected_and_not_sent(
+def test_call_impossible_value_is_rejected_and_not_sent(
     call: Call, server: FakeProvider, method: str, arguments: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(errors.InvalidRequest) as caught:
         call(method, "Hi", model="gpt-4o-mini", **arguments)
     assert caught.value.param == param
     assert server.requests == []
+
+
+@pytest.mark.parametrize("value", [None, 7, b"Hi", {"role": "user", "content": "Hi"}])
+@pytest.mark.parametrize(("method", "param"), [("chat", "messages"), ("responses", "input")])
+def test_call_messages_that_are_no_list_are_rejected(
+    call: Call, server: FakeProvider, method: str, param: str, value: object
+) -> None:
+    with pytest.raises(errors.InvalidRequest, match=f"{param} is neither a string nor a list") as caught:
+        call(method, value)
+    assert caught.value.param == param
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e300])
+def test_chat_timeout_without_end_is_possible(call: Call, seconds: float) -> None:
+    assert call("chat", "Hi", client={"timeout": seconds}, timeout_s=seconds).text == openai_wire.TEXT
+    _, stream = call("chat", "Hi", stream=True, client={"timeout": seconds}, timeout_s=seconds)
+    assert stream.text == openai_wire.TEXT
+
+
+def test_async_client_outside_asyncio_raises_usage_error(server: FakeProvider) -> None:
+    chat = svc.AsyncClient(gateway_url=server.address).chat("Hi")
+    with pytest.raises(errors.UsageError, match="event loop of asyncio"):
+        chat.send(None)
+
+
+def test_chat_message_with_nan_is_rejected_and_null_is_sent(call: Call, server: FakeProvider) -> None:
+    turns: list[dict[str, Any]] = [{"role": "assistant", "content": None}, {"role": "user", "content": "Hi"}]
+    call("chat", turns)
+    assert json.loads(server.requests[0].body)["messages"] == turns
+    server.forget()
+    with pytest.raises(errors.InvalidRequest, match="must be a finite number") as caught:
+        call("chat", [*turns, {"role": "user", "content": [{"type": "x", "value": math.nan}]}])
+    assert caught.value.param == "messages[2].content[0].value"
+    assert server.requests == []
+
+
+def test_chat_redirect_is_not_followed_and_named(call: Call, server: FakeProvider) -> None:
+    server.plays(answer(308, {}, headers={"location": "https://gateway.example/v1", "x-request-id": "req-7"}))
+    with pytest.raises(errors.GatewayFailed, match=r"redirects to https://gateway\.example/v1\.") as caught:
+        call("chat", "Hi")
+    assert caught.value.request_id == "req-7"
+    assert str(caught.value) == caught.value.message
+    assert len(server.requests) == 1
+
+
+def test_chat_stream_has_what_a_result_has(call: Call, server: FakeProvider) -> None:
+    result = call("chat", "Hi")
+    _, stream = call("chat", "Hi", stream=True)
+    for name in ("text", "model", "finish_reason", "reasoning"):
+        assert getattr(stream, name) == getattr(result, name), name
 
 
 def test_transcribe_missing_file_raises_usage_error(call: Call, server: FakeProvider) -> None:
