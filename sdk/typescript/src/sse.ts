@@ -12,7 +12,10 @@ export interface ServerSentEvent {
 }
 
 export class EventSplitter {
-  private buffer = "";
+  /** The text of the event that is incomplete, in parts: joining them at each call would take quadratic time. */
+  private parts: string[] = [];
+  private length = 0;
+  private endsLine = false;
   private started = false;
   private pendingCr = false;
 
@@ -26,24 +29,38 @@ export class EventSplitter {
     if (this.pendingCr) input = `\r${input}`;
     this.pendingCr = input.endsWith("\r"); // a line feed may follow
     if (this.pendingCr) input = input.slice(0, -1);
-    // A blank line can begin in the buffer, at its last character.
-    const from = Math.max(0, this.buffer.length - 1);
-    this.buffer += input.includes("\r") ? input.replace(/\r\n?/g, "\n") : input;
-    const end = this.buffer.lastIndexOf("\n\n");
-    if (end < from) {
-      if (this.buffer.length > MAX_EVENT_CHARS) throw new ProviderFailed("The provider sent an event that is too long.");
+    if (input.includes("\r")) input = input.replace(/\r\n?/g, "\n");
+    // A blank line can begin at the end of the text before.
+    const isEnd = input.includes("\n\n") || (this.endsLine && input.startsWith("\n"));
+    this.push(input);
+    if (!isEnd) {
+      if (this.length > MAX_EVENT_CHARS) throw new ProviderFailed("The provider sent an event that is too long.");
       return [];
     }
-    const block = this.buffer.slice(0, end);
-    this.buffer = this.buffer.slice(end + 2);
-    return parseBlock(block);
+    const whole = this.take();
+    const end = whole.lastIndexOf("\n\n");
+    this.push(whole.slice(end + 2));
+    return parseBlock(whole.slice(0, end));
   }
 
   /** Return the rest at the end of the stream: some servers omit the last blank line. */
   flush(): ServerSentEvent[] {
-    const rest = this.buffer;
-    this.buffer = "";
-    return parseBlock(rest);
+    return parseBlock(this.take());
+  }
+
+  private push(text: string): void {
+    if (!text) return;
+    this.parts.push(text);
+    this.length += text.length;
+    this.endsLine = text.endsWith("\n");
+  }
+
+  private take(): string {
+    const whole = this.parts.join("");
+    this.parts = [];
+    this.length = 0;
+    this.endsLine = false;
+    return whole;
   }
 }
 

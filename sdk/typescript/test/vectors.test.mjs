@@ -60,6 +60,28 @@ each("events", (one) => {
   }
 });
 
+test("an event in many parts is read in linear time", () => {
+  const searched = { characters: 0 };
+  const methods = ["includes", "indexOf", "lastIndexOf"];
+  const originals = methods.map((name) => String.prototype[name]);
+  const feed = (parts) => {
+    const splitter = new sdk.EventSplitter();
+    return parts.flatMap((part) => splitter.feed(part)).length;
+  };
+  for (const [index, name] of methods.entries()) {
+    String.prototype[name] = function (...found) {
+      searched.characters += this.length;
+      return originals[index].apply(this, found);
+    };
+  }
+  try {
+    assert.equal(feed(["data: ", ...Array(1000).fill("x".repeat(1000)), "\n\n"]), 1);
+  } finally {
+    for (const [index, name] of methods.entries()) String.prototype[name] = originals[index];
+  }
+  assert.ok(searched.characters < 10 * 1_000_000, `${searched.characters} characters were searched`);
+});
+
 function withoutTextDecoder(isMissing, make) {
   const { TextDecoder } = globalThis;
   if (isMissing) delete globalThis.TextDecoder;
