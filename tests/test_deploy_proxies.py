@@ -38,6 +38,7 @@ def test_files_agree_with_the_settings() -> None:
     (idle,) = re.findall(r"keepalive (\d+)s", caddy)
     assert int(idle) < gateway.keep_alive
     assert LIVE_TRANSCRIPTION_PATH in nginx
+    assert "listen 443 ssl http2;" in nginx  # docs/how-to/serve-tls.md promises HTTP/2
 
 
 @pytest.mark.skipif(find_program("nginx") is None, reason="needs nginx")

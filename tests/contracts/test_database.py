@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -140,6 +140,65 @@ def test_doctor_read_only_database_is_error(
     results = {result["what"]: result for result in json.loads(capsys.readouterr().out)}
     assert results["database"]["state"] == "bad"
     assert "read-only" in results["database"]["says"]
+
+
+@pytest.fixture
+def stranger(postgres: Callable[[], str]) -> Iterator[tuple[PostgresDatabase, str]]:
+    """A database as its owner, and its URL for a user who has no rights."""
+    url = postgres()
+    database = PostgresDatabase(url)
+    name = f"stranger_{psycopg.conninfo.conninfo_to_dict(url)['dbname']}"
+    database._run_statement("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    database._run_statement(f"CREATE ROLE {name} LOGIN")
+    yield database, url.replace("//postgres:@", f"//{name}:@").replace("//postgres@", f"//{name}@")
+    database.close()
+
+
+def doctor_database(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    main(["doctor", "--json"])
+    (found,) = [result for result in json.loads(capsys.readouterr().out) if result["what"] == "database"]
+    return dict(found)
+
+
+def test_doctor_user_without_rights_is_error(
+    stranger: tuple[PostgresDatabase, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    owner, url = stranger
+    role = psycopg.conninfo.conninfo_to_dict(url)["user"]
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))
+    monkeypatch.setenv("SVC_DATABASE_URL", url)
+    found = doctor_database(capsys)
+    assert (found["state"], found["mend"][:14]) == ("bad", "make the user ")
+    assert found["says"].endswith("the user may not create tables.")
+    owner._run_statement(f"GRANT ALL ON SCHEMA public TO {role}")
+    assert doctor_database(capsys)["state"] == "ok"
+    owner.migrate()
+    found = doctor_database(capsys)
+    assert "no rights on the tables batches, days, hours, journals, keys" in found["says"]
+    owner._run_statement(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+    assert doctor_database(capsys)["state"] == "ok"
+    owner._run_statement(f"REVOKE DELETE ON keys FROM {role}")
+    assert "no rights on the table keys." in doctor_database(capsys)["says"]
+
+
+def test_doctor_schema_of_newer_program_is_error_and_older_is_not(
+    url: str, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert isinstance(database, SqlDatabase)
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))
+    monkeypatch.setenv("SVC_DATABASE_URL", url)
+    newest = latest_schema_version()
+    database._run_statement("INSERT INTO schema_changes VALUES (?, ?)", (newest + 1, newest))
+    assert doctor_database(capsys)["state"] == "ok"
+    database._run_statement("INSERT INTO schema_changes VALUES (?, ?)", (newest + 2, newest + 2))
+    found = doctor_database(capsys)
+    assert (found["state"], found["mend"]) == ("bad", "install a newer svc, or restore a backup")
+    assert f"needs a program that knows version {newest + 2}" in found["says"]
+    database._run_statement("DROP TABLE schema_changes")  # as programs from before version 8 leave it
+    assert doctor_database(capsys)["state"] == "ok"
 
 
 def make_key(id: str, **fields: object) -> StoredKey:

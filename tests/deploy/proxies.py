@@ -127,6 +127,7 @@ def check_traffic(port: int, provider: FakeProvider, context: ssl.SSLContext) ->
     """Send what clients send."""
     require(status_of(port, "/health", context) == 200, "/health is not 200")
     require(status_of(port, "/metrics", context) == 403, "/metrics is not 403")
+    require(negotiate(port) == "h2", "HTTP/2 is not offered")
     check_stream(port, provider, context)
     check_websocket(port, context)
 
@@ -137,6 +138,16 @@ def open_connection(port: int, context: ssl.SSLContext) -> http.client.HTTPSConn
     plain = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
     connection.sock = context.wrap_socket(plain, server_hostname="gateway.example")
     return connection
+
+
+def negotiate(port: int) -> str | None:
+    """Return the protocol that the proxy selects for a client with HTTP/2."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    plain = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
+    with context.wrap_socket(plain, server_hostname="gateway.example") as client:
+        return client.selected_alpn_protocol()
 
 
 def status_of(port: int, path: str, context: ssl.SSLContext) -> int:
@@ -176,8 +187,9 @@ def check_websocket(port: int, context: ssl.SSLContext) -> None:
     address = f"wss://gateway.example:{port}/v1/audio/transcriptions/stream"
     plain = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
     headers = {"Authorization": f"Bearer {KEY}"}
+    times = {"open_timeout": WAIT_SECONDS, "close_timeout": WAIT_SECONDS}
     try:
-        with connect(address, sock=plain, ssl=context, additional_headers=headers, proxy=None) as client:
+        with connect(address, sock=plain, ssl=context, additional_headers=headers, proxy=None, **times) as client:
             client.send(json.dumps({"type": "config", "vad": "yes"}))
             received = json.loads(client.recv(WAIT_SECONDS))
             require(received["type"] == "error", f"a wrong config gets {received}")

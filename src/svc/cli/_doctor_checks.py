@@ -122,7 +122,16 @@ def check_database(settings: Settings) -> CheckResult:
         store.ping()
         is_read_only = store.is_read_only()
     except StoreUnavailable as error:
+        store.close()
         return CheckResult("database", "bad", error.message, f"{'check' if is_file else 'start it, or check'} {source}")
+    try:
+        if not is_read_only:
+            store.check_schema()
+    except UsageError as error:
+        return CheckResult("database", "bad", error.message, "install a newer svc, or restore a backup")
+    except StoreUnavailable as error:
+        advice = f"make the user in {source} the owner of the database and its tables"
+        return CheckResult("database", "bad", error.message, f"check {source}" if is_file else advice)
     finally:
         store.close()
     if is_read_only:

@@ -137,7 +137,15 @@ def test_keys_command_postgres_down_names_host_and_reason(
     assert text.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["mysql://x", "postgresql://svc:hunter2-s3cret@[::1/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://x",
+        f"postgresql://svc:{PASSWORD}@[::1/x",
+        f"postgresql://svc:a@{PASSWORD}@db.example/x",
+        f"postgresql://svc:a@{PASSWORD}/@db.example/x",
+    ],
+)
 def test_doctor_invalid_database_url_is_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:

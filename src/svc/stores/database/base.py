@@ -225,6 +225,12 @@ class Database(Protocol):
     def is_read_only(self) -> bool:
         """Return whether the server refuses all changes, as a standby of PostgreSQL does."""
 
+    def check_schema(self) -> None:
+        """Check, without a change, that this program and its user can use the schema. It may be missing.
+
+        Raises UsageError for a schema that needs a newer program, and StoreUnavailable.
+        """
+
     def put_key(self, key: StoredKey) -> StoredKey:
         """Add or replace a key by its id, and return it with the next revision."""
 

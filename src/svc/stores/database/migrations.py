@@ -54,6 +54,10 @@ class SchemaRows(SqlConnection):
             before, after = self._apply_migrations()
         return before.applied, after.applied
 
+    def check_schema(self) -> None:
+        if self._has_table("schema_version") and self._has_table("schema_changes"):
+            _check_program(self._schema_state())
+
     def record_schema_version(self, version: int | None = None) -> tuple[int, int]:
         with self._migration_transaction():
             before, state = self._apply_migrations()

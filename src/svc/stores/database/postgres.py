@@ -20,10 +20,24 @@ from svc.stores.database.statements import DatabaseCursor
 
 POSTGRES_CONNECT_TIMEOUT_SECONDS = 3
 SESSION_SETTINGS_SQL = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'"
+MAY_CREATE_SQL = "SELECT COALESCE(has_schema_privilege(current_schema(), 'CREATE'), FALSE)"
+"""The user of the first migration needs this right, and so does `CREATE TABLE IF NOT EXISTS` of any later start."""
+DENIED_TABLES_SQL = """
+SELECT relname FROM pg_class
+WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+  AND relname IN ('batches', 'days', 'hours', 'journals', 'keys', 'schema_changes', 'schema_version')
+  AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
+    AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
+ORDER BY relname"""
+"""Lists the tables that the user may not use, such as those that a restore by another user made."""
 MAX_ERROR_REASON_CHARACTERS = 400
 MIGRATION_LOCK_ID = 7_301_964
 MIN_COPY_ROWS = 100
 """Rows from which COPY costs less than INSERT with values, temporary table included."""
+INVALID_URL = (
+    "SVC_DATABASE_URL is not valid: use postgresql://user:password@host/name, "
+    "with special characters in the password percent-encoded."
+)
 INTERRUPT_POLL_SECONDS: Final = 0.1
 """Interval at which a wait checks for Ctrl-C. It is psycopg's default."""
 T = TypeVar("T")
@@ -88,6 +102,18 @@ class PostgresDatabase(SqlDatabase):
 
     def is_read_only(self) -> bool:
         return bool(self._run_statement("SHOW transaction_read_only").fetchall()[0][0] == "on")
+
+    def check_schema(self) -> None:
+        denied = [str(name) for (name,) in self._run_statement(DENIED_TABLES_SQL).fetchall()]
+        if denied:
+            tables = f"the {'table' if len(denied) == 1 else 'tables'} {', '.join(denied)}"
+            raise StoreUnavailable(f"{self._display_name} cannot be used: the user has no rights on {tables}.")
+        if not self._run_statement(MAY_CREATE_SQL).fetchall()[0][0]:
+            raise StoreUnavailable(f"{self._display_name} cannot be used: the user may not create tables.")
+        super().check_schema()
+
+    def _has_table(self, name: str) -> bool:
+        return self._run_statement("SELECT to_regclass(?)", (name,)).fetchall()[0][0] is not None
 
     def migrate(self) -> tuple[int, int]:
         if self.is_read_only():
@@ -213,10 +239,10 @@ def open_database(url: str, timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) 
     https://www.postgresql.org/docs/current/libpq-connect.html
     """
     try:
-        psycopg.conninfo.conninfo_to_dict(url)
+        parts = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise UsageError(
-            "SVC_DATABASE_URL is not valid: use postgresql://user:password@host/name, "
-            "with special characters in the password percent-encoded."
-        ) from error
+        raise UsageError(INVALID_URL) from error
+    # After an @ in the password, its rest is in one of these. An abstract socket begins with @.
+    if "@" in str(parts.get("dbname") or "") or "@" in str(parts.get("host") or "")[1:]:
+        raise UsageError(INVALID_URL)
     return PostgresDatabase(url, timeout_seconds)

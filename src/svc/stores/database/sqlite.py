@@ -62,6 +62,9 @@ class SqliteDatabase(SqlDatabase):
                 f"The database {self._path} cannot be used: {error}{_describe_cause(self._path, error)}."
             ) from error
 
+    def _has_table(self, name: str) -> bool:
+        return bool(self._run_statement("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         self._run_statement("BEGIN IMMEDIATE")

@@ -29,6 +29,9 @@ class SqlConnection:
         """Run one statement with `?` as placeholder. Raises StoreUnavailable."""
         raise NotImplementedError
 
+    def _has_table(self, name: str) -> bool:
+        raise NotImplementedError
+
     def _insert_rows(
         self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]], on_conflict: str
     ) -> None:
