@@ -105,7 +105,7 @@ class ConfigReloader:
             settings,
             providers,
             backends,
-            default_ssl_context() if any(backend.origin.tls for backend in backends) else None,
+            default_ssl_context() if any(backend.origin.uses_tls for backend in backends) else None,
             load_server_context(settings.gateway.tls_cert, settings.gateway.tls_key)
             if settings.gateway.tls_cert and settings.gateway.tls_key
             else None,

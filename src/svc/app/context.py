@@ -110,7 +110,7 @@ def _create_router(settings: Settings, endpoints: EndpointTable) -> tuple[Router
     backends = [backend for provider in providers for backend in build_backends(provider)]
     upstream = UpstreamPool(
         connect_timeout=settings.gateway.connect_timeout,
-        ssl_context=default_ssl_context() if any(backend.origin.tls for backend in backends) else None,
+        ssl_context=default_ssl_context() if any(backend.origin.uses_tls for backend in backends) else None,
         fast_paths=settings.fast_paths,
     )
     router = Router(

@@ -41,19 +41,25 @@ def serve_registry(
     on_ready: Callable[[str], None],
     *,
     root: Path | None = None,
-    private: bool = False,
-    accel: str | None = None,
-    proxy: bool = False,
+    is_private: bool = False,
+    accel_prefix: str | None = None,
+    proxies_bucket: bool = False,
     upstream: str | None = None,
 ) -> None:
-    """Run the bundle registry on a bound socket until SIGINT or SIGTERM."""
+    """Run the bundle registry on a bound socket until SIGINT or SIGTERM.
+
+    `on_ready` gets the address. `root` is the folder of the bundles, in place of the configured folder or bucket.
+    `is_private`: reading needs a key too. `accel_prefix`: the path below which nginx serves the files
+    (X-Accel-Redirect). `proxies_bucket`: this server sends the bundles of a bucket itself. `upstream`: the URL of a
+    registry from which missing bundles come. Raises UsageError.
+    """
     writer = telemetry.configure(settings.telemetry.level, settings.telemetry.log)
     descriptors.raise_open_file_limit()
     try:
         environ = dict(settings.environ) | (
             {"SVC_BLOB_URL": ""} if root else {}
         )  # an explicit root overrides the bucket
-        store_context = open_store(root or settings.registry_root, environ, proxy=proxy)
+        store_context = open_store(root or settings.registry_root, environ, proxies_bucket=proxies_bucket)
         with (
             reopen_on_signal(),
             StopSignals() as stop,
@@ -65,8 +71,8 @@ def serve_registry(
             create_service = functools.partial(
                 RegistryService,
                 store,
-                private=private,
-                accel_prefix=accel,
+                is_private=is_private,
+                accel_prefix=accel_prefix,
                 upstream=pull_through,
                 hosts=hosts,
                 cors_origins=settings.gateway.cors_origins,

@@ -122,15 +122,15 @@ class GgufHeader(msgspec.Struct, frozen=True):
         return context_tokens * values_per_token * CACHE_BYTES_PER_VALUE + COMPUTE_BUFFER_BYTES
 
 
-def read_gguf_header(path: Path, *, complete: bool = False) -> GgufHeader:
-    """Read the metadata up to the vocabulary, or `complete`, with the layout of the tensors.
+def read_gguf_header(path: Path, *, with_tensors: bool = False) -> GgufHeader:
+    """Read the metadata up to the vocabulary, or the whole header `with_tensors`, the layout of the tensors.
 
     Raises InvalidBundle for a file that is no GGUF file, and OSError if it cannot be read.
     """
     with path.open("rb") as file:
         size = path.stat().st_size
         try:
-            return _Reader(file, size).read(complete=complete)
+            return _Reader(file, size).read(with_tensors=with_tensors)
         except (struct.error, UnicodeDecodeError, EOFError) as error:
             raise InvalidBundle(f"{path.name} is not complete: the header of the GGUF file is cut off.") from error
         except ValueError as error:
@@ -142,7 +142,7 @@ def check_gguf(path: Path, *, is_part: bool = False) -> GgufHeader:
 
     `is_part`: a later part of a split model, which does not describe the model.
     """
-    header = read_gguf_header(path, complete=True)
+    header = read_gguf_header(path, with_tensors=True)
     if not header.architecture and not is_part:
         raise InvalidBundle(f"{path.name} is not a model: it has no `general.architecture`.")
     content = header.values.get("general.type", MODEL_CONTENT)
@@ -160,7 +160,7 @@ class _Reader:
         self._file = file
         self._size = size
 
-    def read(self, *, complete: bool) -> GgufHeader:
+    def read(self, *, with_tensors: bool) -> GgufHeader:
         magic = self._file.read(4)
         if magic != GGUF_MAGIC:
             raise ValueError("it does not begin with `GGUF`")
@@ -173,11 +173,11 @@ class _Reader:
         values: dict[str, Any] = {}
         for _ in range(entry_count):
             key = self._string()
-            if key.startswith(TOKENIZER_PREFIX) and not complete:
+            if key.startswith(TOKENIZER_PREFIX) and not with_tensors:
                 return GgufHeader(values, self._size)
             (value_type,) = self._unpack("I")
             values[key] = self._value(value_type)
-        return GgufHeader(values, self._size, self._data_end(tensor_count, values) if complete else None)
+        return GgufHeader(values, self._size, self._data_end(tensor_count, values) if with_tensors else None)
 
     def _data_end(self, tensor_count: int, values: Mapping[str, Any]) -> int | None:
         end, is_known = 0, True

@@ -101,11 +101,11 @@ async def _request_status_line(
         async with asyncio.timeout(timeout_seconds):
             if origin.proxy is not None:
                 await _pass_proxy(reader, writer, origin, origin.proxy, tls)
-            if origin.tls:
+            if origin.uses_tls:
                 await _start_tls(writer, origin.host, tls)
             return await _read_final_response(reader, writer, request)
     except TimeoutError:
-        handshake_done = not origin.tls or writer.get_extra_info("ssl_object") is not None
+        handshake_done = not origin.uses_tls or writer.get_extra_info("ssl_object") is not None
         missing_step = "sends no response" if handshake_done else "does not finish the TLS handshake"
         raise ProbeFailed(f"it accepts the connection, but {missing_step} within {PROBE_TIMEOUT_SECONDS:g} s") from None
     except OSError as error:
@@ -122,9 +122,9 @@ async def _pass_proxy(
     tls: ssl.SSLContext,
 ) -> None:
     """Open a tunnel through the proxy, for a provider with TLS. Raises ProbeFailed."""
-    if proxy.tls:
+    if proxy.uses_tls:
         await _start_tls(writer, proxy.host, tls)
-    if not origin.tls:
+    if not origin.uses_tls:
         return
     writer.write(encode_connect(origin.host, origin.port, proxy.authorization))
     try:

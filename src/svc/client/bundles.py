@@ -71,7 +71,7 @@ class ResolveOptions(msgspec.Struct, frozen=True):
     """The longest wait for a byte from the registry, in seconds."""
     report: DownloadProgress | None = None
     warn: Callable[[str], None] = warnings.warn
-    file: bool = False
+    needs_archive: bool = False
     """Whether the bundle's archive is needed, not only its content."""
 
 
@@ -102,7 +102,7 @@ def resolve_bundle(text: str, options: ResolveOptions) -> Bundle:
         local_entries = store.entries(reference.model_id)
         platforms = compatible_platforms(options.platform)
         entry = select_entry(reference, local_entries, platforms)
-        if options.file and options.registry and entry is not None and not store.is_complete(entry):
+        if options.needs_archive and options.registry and entry is not None and not store.is_complete(entry):
             _restore_bundle_file(store, entry, options)
         if entry is not None and entry.version == reference.version and _is_local(store, entry):
             return _load_bundle(store.unpack(entry), entry)

@@ -228,7 +228,7 @@ def update_key(database: Database, id: str, request: Change) -> ShownKey:
             new = msgspec.structs.replace(new, budget_period=None)
         elif new.budget_usd is not None and new.budget_period is None:
             new = msgspec.structs.replace(new, budget_period="total")
-        _validate_key(new, expires="expires" in fields)
+        _validate_key(new, checks_expiry="expires" in fields)
         return new
 
     return _with_usage(database, _require_key(database.update_key(id, apply_changes), id))
@@ -270,13 +270,13 @@ def _require_key(key: StoredKey | None, id: str) -> StoredKey:
     return key
 
 
-def _validate_key(key: StoredKey, *, expires: bool = True) -> None:
+def _validate_key(key: StoredKey, *, checks_expiry: bool = True) -> None:
     """Check rules that field types do not express. Raises InvalidRequest."""
     if not key.name.isprintable() or not key.name.strip():
         raise InvalidRequest(f"name: {KEY_NAME_RULE}.", param="name")
     if key.budget_period is not None and key.budget_usd is None:
         raise InvalidRequest("budget_period requires budget_usd.", param="budget_period")
-    if expires and key.expires is not None and key.expires <= time.time():
+    if checks_expiry and key.expires is not None and key.expires <= time.time():
         raise InvalidRequest("expires is in the past.", param="expires")
     check_tags(key.tags)
 

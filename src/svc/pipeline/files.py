@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from svc.errors import InvalidRequest, UsageError
-from svc.pipeline.definition import MAX_DEFINITION_BYTES, DataKind, Pipeline, parse_pipeline
+from svc.pipeline.definition import MAX_DEFINITION_BYTES, DataKind
 from svc.pipeline.orchestrator import RunOutcome, RunResult
 from svc.pipeline.stages.base import AudioChunk, ImageFile, StageChunk
 from svc.speech.audio import parse_wav
@@ -33,11 +33,6 @@ def read_definition(path: str | Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def load_pipeline(path: str | Path) -> Pipeline:
-    """Load a definition from a file. Raises UsageError."""
-    return parse_pipeline(read_definition(path), str(path))
 
 
 def read_standard_input(kind: DataKind) -> StageChunk:

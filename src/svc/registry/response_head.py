@@ -44,7 +44,7 @@ def encode_response_head(
 
 
 def _encode_cached_headers(service: RegistryService, file: OpenFile) -> bytes:
-    scope = "private" if service.private else "public"
+    scope = "private" if service.is_private else "public"
     file.cached_headers = (
         f"etag: {file.etag}\r\naccept-ranges: bytes\r\ncache-control: {scope}, max-age=31536000, immutable\r\n"
     ).encode()

@@ -119,7 +119,7 @@ class RegistryRoutes:
 
     def _index_response(self, request: Request, body: IndexBody) -> Response:
         data, etag = body.select_encoding(_accepts_gzip(request.headers.get("accept-encoding", "")))
-        scope = "private" if self._service.private else "public"
+        scope = "private" if self._service.is_private else "public"
         headers = {"etag": etag, "cache-control": f"{scope}, no-cache", "vary": "accept-encoding"}
         if_none_match = request.headers.get("if-none-match", "")
         if if_none_match and any(
@@ -159,7 +159,7 @@ class RegistryRoutes:
     async def _range_response(
         self, request: Request, entry: BundleEntry, etag: str, byte_range: ranges.ByteRange
     ) -> Response:
-        scope = "private" if self._service.private else "public"
+        scope = "private" if self._service.is_private else "public"
         headers = {
             "etag": etag,
             "accept-ranges": "bytes",

@@ -28,14 +28,14 @@ class UpstreamRegistry(UpstreamIndex, Protocol):
 
 
 class RegistryService:
-    """The state that connections share. `private`: reading needs a key. `accel_prefix`: for X-Accel-Redirect."""
+    """The state that connections share. `is_private`: reading needs a key. `accel_prefix`: for X-Accel-Redirect."""
 
     def __init__(
         self,
         store: BundleStore,
         keyring: Keyring,
         *,
-        private: bool = False,
+        is_private: bool = False,
         accel_prefix: str | None = None,
         upstream: UpstreamRegistry | None = None,
         hosts: AllowedHosts | None = None,
@@ -52,7 +52,7 @@ class RegistryService:
         self.cors_origins = cors_origins
         self.tracer = tracer
         """Makes the spans of requests. None if traces are not exported."""
-        self.private = private
+        self.is_private = is_private
         self.accel_prefix = accel_prefix
         self._keyring = keyring
         self._upstream = upstream
@@ -61,7 +61,7 @@ class RegistryService:
 
     def try_authorize_read(self, authorization: str) -> bool:
         """Return False if the key is not cached. Raises AuthenticationFailed and PermissionDenied."""
-        if not self.private:
+        if not self.is_private:
             return True
         key = self._keyring.lookup_cached(secret_from_headers(authorization))
         if key is not None:
@@ -70,7 +70,7 @@ class RegistryService:
 
     async def authorize_read(self, authorization: str) -> None:
         """Raise AuthenticationFailed, PermissionDenied, or RateLimited if the key cannot be checked."""
-        if self.private:
+        if self.is_private:
             (await self._keyring.authenticate(secret_from_headers(authorization))).require_scope("registry:read")
 
     async def authorize_write(self, authorization: str) -> None:
@@ -79,7 +79,7 @@ class RegistryService:
 
     async def check_host(self, hosts: list[str], authorization: str) -> None:
         """Raise MisdirectedRequest for a `Host` that requests without a key may not use."""
-        if self.private or self.hosts.allows(hosts):  # a private registry requires a key anyway
+        if self.is_private or self.hosts.allows(hosts):  # a private registry requires a key anyway
             return
         try:
             await self._keyring.authenticate(secret_from_headers(authorization))

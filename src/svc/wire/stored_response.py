@@ -50,7 +50,7 @@ class StateReference(msgspec.Struct, frozen=True):
     previous_response_id: str | None = None
     item_ids: tuple[str, ...] = ()
     """Ids of `item_reference` items."""
-    conversation: bool = False
+    has_conversation: bool = False
     """Whether it refers to a conversation of the provider."""
 
 

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the folder of the model."""
     with shared.ProgressBar() as progress:
         options = base.resolve_options(args, lambda done, total: progress(f"pulling {args.reference}", done, total))
-        options = msgspec.structs.replace(options, file=True)
+        options = msgspec.structs.replace(options, needs_archive=True)
         bundle = (
             _pull_oci(args, options) if args.reference.startswith("oci://") else resolve_bundle(args.reference, options)
         )

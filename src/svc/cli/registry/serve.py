@@ -42,9 +42,9 @@ def run(args: argparse.Namespace) -> int:
         listener,
         lambda address: print(f"registry {address}", flush=True),
         root=args.root,
-        private=args.private,
+        is_private=args.private,
         upstream=args.upstream,
-        proxy=args.proxy,
-        accel=None if accel_prefix is None else f"/{accel_prefix.strip('/')}/",
+        proxies_bucket=args.proxy,
+        accel_prefix=None if accel_prefix is None else f"/{accel_prefix.strip('/')}/",
     )
     return 0

@@ -118,9 +118,9 @@ class ResponseCache:
         """Return a recorder for a response to `downstream`."""
         return ResponseRecorder(downstream, self._quota, functools.partial(self._store, cache_key))
 
-    def count_lookup(self, *, hit: bool) -> None:
+    def count_lookup(self, *, is_hit: bool) -> None:
         """Count a lookup for the metrics."""
-        if hit:
+        if is_hit:
             self.hits += 1
         else:
             self.misses += 1

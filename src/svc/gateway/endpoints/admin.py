@@ -141,7 +141,7 @@ class AdminApi:
     async def _create_key(self, request: Request) -> Response:
         new_key = lifecycle.parse_key_request(lifecycle.NewKey, await read_body(request))
         created = await self._database.run_query(lambda database: lifecycle.create_key(database, new_key))
-        return _json_response(created, 201, secret=True)
+        return _json_response(created, 201, has_secret=True)
 
     async def _get_key(self, request: Request) -> Response:
         key_id = request.path_params["id"]
@@ -158,7 +158,7 @@ class AdminApi:
         key_id = request.path_params["id"]
         rotation = lifecycle.parse_key_request(lifecycle.Rotation, await read_body(request) or b"{}")
         rotated = await self._database.run_query(lambda database: lifecycle.rotate_key(database, key_id, rotation))
-        return _json_response(rotated, secret=True)
+        return _json_response(rotated, has_secret=True)
 
     async def _revoke_key(self, request: Request) -> Response:
         key_id = request.path_params["id"]
@@ -202,6 +202,6 @@ def _id_in_query(request: Request) -> str | None:
     return request.query_params.get("key")
 
 
-def _json_response(body: Any, status: int = 200, *, secret: bool = False) -> Response:
-    headers = {"cache-control": "no-store"} if secret else {}
+def _json_response(body: Any, status: int = 200, *, has_secret: bool = False) -> Response:
+    headers = {"cache-control": "no-store"} if has_secret else {}
     return Response(msgspec.json.encode(body), status, headers, "application/json")

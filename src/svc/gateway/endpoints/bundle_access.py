@@ -126,10 +126,10 @@ def bundle_route(context: GatewayContext, path: str, **handlers: BundleHandler) 
     return Route(path, handle, methods=list(handlers))
 
 
-async def published_response(access: BundleAccess, entry: BundleEntry, created: bool) -> Response:
+async def published_response(access: BundleAccess, entry: BundleEntry, is_new: bool) -> Response:
     """Return the state of a bundle that has been published, or was published before with the same bytes."""
     state = await access.run(lambda _: access.views.list_states([entry])[0])
-    return bundle_response(state, 201 if created else 200)
+    return bundle_response(state, 201 if is_new else 200)
 
 
 def bundle_response(body: object, status: int = 200) -> Response:

@@ -190,7 +190,7 @@ class Exchange(RetryOwner):
         cached: CachedResponse | None,
     ) -> None:
         backend = backend_of_cached(cached, backends)
-        cache.count_lookup(hit=backend is not None)
+        cache.count_lookup(is_hit=backend is not None)
         if cached is not None and backend is not None:
             self._replay_cached(cached, backend)
         else:

@@ -54,7 +54,7 @@ def resolve_state(
         else:
             origins.find(key.owner_id, reference.previous_response_id, on_origin)
 
-    if store is None or (reference.conversation and not is_native):
+    if store is None or (reference.has_conversation and not is_native):
         # Without a native backend, the decoder of the request rejects the field with a hint.
         pin_origin(lambda: on_resolved(_pin_first(backends) if is_native else backends))
         return
@@ -64,7 +64,7 @@ def resolve_state(
             on_resolved(found)
         elif found.is_denied:
             on_resolved(_not_found_error(reference, found))
-        elif reference.conversation:
+        elif reference.has_conversation:
             on_resolved(_pin_first(backends))
         elif found.previous is None and not found.is_complete:
             pin_origin(lambda: on_resolved(_apply_state(found, reference, body, backends)))

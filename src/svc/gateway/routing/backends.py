@@ -76,9 +76,9 @@ def build_backends(provider: Provider) -> list[Backend]:
 def upstream_origin(provider: Provider) -> UpstreamOrigin:
     """Return the host, port and scheme of a provider's address."""
     address = provider.address
-    tls = address.scheme == "https"
-    port = address.port or (443 if tls else 80)
-    return UpstreamOrigin(address.hostname or "", port, tls, provider.proxy, provider.local_model)
+    uses_tls = address.scheme == "https"
+    port = address.port or (443 if uses_tls else 80)
+    return UpstreamOrigin(address.hostname or "", port, uses_tls, provider.proxy, provider.local_model)
 
 
 def build_request_head(provider: Provider, upstream_model: str) -> tuple[bytes, bytes]:

@@ -28,7 +28,7 @@ class OutboundProxy(msgspec.Struct, frozen=True, cache_hash=True):
 
     host: str
     port: int
-    tls: bool = False
+    uses_tls: bool = False
     """Whether the connection to the proxy itself uses TLS."""
     authorization: str = ""
 

@@ -100,7 +100,7 @@ class UpstreamOrigin(msgspec.Struct, frozen=True, cache_hash=True):
 
     host: str
     port: int
-    tls: bool
+    uses_tls: bool
     proxy: OutboundProxy | None = None
     local_model: str = ""
     """The model of this machine, whose port is known once it is loaded, or empty text."""
@@ -339,13 +339,6 @@ def key_variables() -> dict[str, tuple[str, ...]]:
         builtin.name: (f"PROVIDER_{builtin.letter}_API_KEY", *filter(None, (builtin.api_key_env,)))
         for builtin in _load_builtin_providers()
     }
-
-
-def with_address(provider: Provider, base_url: str, key: str) -> Provider:
-    """Return the provider with another address: a supervised local server gets a new one when it restarts."""
-    return msgspec.structs.replace(
-        provider, address=_parse_base_url(provider.name, base_url, provider.dialect), key=key
-    )
 
 
 def _load_builtin_providers() -> tuple[_BuiltinProvider, ...]:

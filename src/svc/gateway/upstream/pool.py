@@ -144,7 +144,7 @@ class UpstreamPool:
         except ProviderFailed as error:
             call.fail_load(error)
         except TimeoutError:
-            kind = "TLS connection" if origin.tls else "connection"
+            kind = "TLS connection" if origin.uses_tls else "connection"
             call.fail(f"no {kind} to {_describe(origin)} within {self._connect_timeout:g} s", timed_out=True)
         except (OSError, ValueError) as error:  # ValueError: the host name cannot be encoded
             error.with_traceback(None)  # breaks a reference cycle through the frames and the connection
@@ -182,7 +182,7 @@ class UpstreamPool:
 
     async def _connect_to_address(self, origin: UpstreamOrigin, address: str, port: int) -> UpstreamConnection:
         connection = UpstreamConnection(self, origin)
-        if not origin.tls:
+        if not origin.uses_tls:
             buffered_read = BufferedRead(connection, self.buffer, self.read_scheduler)
             try:
                 await self._create_connection(lambda: buffered_read, origin, address, port)

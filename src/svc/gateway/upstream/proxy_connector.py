@@ -34,9 +34,9 @@ class ProxyConnector:
     ) -> None:
         """Connect a protocol to `origin` through the proxy at `address`. Raises OSError."""
         loop = asyncio.get_running_loop()
-        near = await (self._relay_tls if proxy.tls else self._open_plain)(origin, proxy, address)
+        near = await (self._relay_tls if proxy.uses_tls else self._open_plain)(origin, proxy, address)
         try:
-            if proxy.tls:
+            if proxy.uses_tls:
                 await loop.create_unix_connection(protocol_factory, sock=near)  # type: ignore[type-var]
             else:
                 await loop.create_connection(protocol_factory, sock=near)  # type: ignore[type-var]
@@ -52,7 +52,7 @@ class ProxyConnector:
             proxy_socket.setblocking(False)
             proxy_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().sock_connect(proxy_socket, (address, proxy.port))
-            if origin.tls:
+            if origin.uses_tls:
                 await open_tunnel(proxy_socket, origin.host, origin.port, proxy.authorization)
         except BaseException:
             proxy_socket.close()
@@ -66,7 +66,7 @@ class ProxyConnector:
         )
         relay = TlsProxyRelay(reader, writer)
         try:
-            if origin.tls:
+            if origin.uses_tls:
                 await relay.open_tunnel(origin.host, origin.port, proxy.authorization)
         except BaseException:
             relay.close()

@@ -15,10 +15,11 @@ from svc.stores.bundles.folder_use import open_folder
 
 
 def open_store(
-    folder: Path, environ: Mapping[str, str], *, proxy: bool = False, may_be_unavailable: bool = False
+    folder: Path, environ: Mapping[str, str], *, proxies_bucket: bool = False, may_be_unavailable: bool = False
 ) -> contextlib.AbstractContextManager[BundleStore]:
     """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError.
 
+    `proxies_bucket`: this server sends the bundles of a bucket itself, and does not redirect clients to it.
     With `may_be_unavailable`, a bucket that does not respond is opened too, and its calls raise RegistryFailed.
     """
     store_folder = find_store_folder(folder, environ)
@@ -29,7 +30,11 @@ def open_store(
     except ImportError as error:
         raise UsageError(f"A bucket needs the package obstore: {install_command('s3')}") from error
     store: contextlib.AbstractContextManager[BundleStore] = bucket.BucketStore(
-        environ["SVC_BLOB_URL"], folder / ".registry", environ, proxy=proxy, may_be_unavailable=may_be_unavailable
+        environ["SVC_BLOB_URL"],
+        folder / ".registry",
+        environ,
+        proxies_bucket=proxies_bucket,
+        may_be_unavailable=may_be_unavailable,
     )
     return store
 

@@ -55,6 +55,7 @@ MIN_NEW_RECORDS_PER_SNAPSHOT = 200
 class BucketStore:
     """A bucket at s3://bucket/prefix. Raises UsageError if the bucket cannot be used.
 
+    `proxies_bucket`: this server sends the bundles itself, and does not redirect clients to the bucket.
     With `may_be_unavailable`, a storage server that does not respond is no error: each call tries it again.
     """
 
@@ -66,7 +67,7 @@ class BucketStore:
         work_dir: Path,
         environ: Mapping[str, str],
         *,
-        proxy: bool = False,
+        proxies_bucket: bool = False,
         may_be_unavailable: bool = False,
     ) -> None:
         self.limits = limits_from_environ(environ)
@@ -78,7 +79,7 @@ class BucketStore:
         for partial_file in (work_dir / "uploads").glob("*.part"):
             remove_abandoned(partial_file)
         remove_expired_uploads(work_dir)
-        self._proxy = proxy
+        self._proxies_bucket = proxies_bucket
         self._lock = threading.Lock()
         self._records: dict[str, BundleEntry] = {}
         self._unreadable_keys: set[str] = set()
@@ -322,7 +323,9 @@ class BucketStore:
         return None
 
     def presigned_url(self, entry: BundleEntry) -> str | None:
-        return None if self._proxy else str(obstore.sign(self.bucket, "GET", entry.path, PRESIGNED_URL_LIFETIME))
+        if self._proxies_bucket:
+            return None
+        return str(obstore.sign(self.bucket, "GET", entry.path, PRESIGNED_URL_LIFETIME))
 
     def read_range(self, entry: BundleEntry, start: int, end: int) -> Iterator[bytes]:
         try:

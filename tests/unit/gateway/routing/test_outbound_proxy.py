@@ -43,7 +43,7 @@ def test_is_bypassed_entry_matches_host(host: str, no_proxy: str, expected: bool
     [
         ("http://proxy:3128", OutboundProxy("proxy", 3128)),
         ("proxy:3128", OutboundProxy("proxy", 3128)),
-        ("https://proxy/", OutboundProxy("proxy", 443, tls=True)),
+        ("https://proxy/", OutboundProxy("proxy", 443, uses_tls=True)),
         ("http://[::1]:8080", OutboundProxy("::1", 8080)),
         ("http://user:p%40ss@proxy:1", OutboundProxy("proxy", 1, authorization="Basic dXNlcjpwQHNz")),
         ("http://user@proxy:1", OutboundProxy("proxy", 1, authorization="Basic dXNlcjo=")),

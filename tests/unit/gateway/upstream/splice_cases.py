@@ -104,7 +104,7 @@ class Stream:
     def __init__(self, client_parts: tuple[bytes, bytes] = (PREFIX, SUFFIX)) -> None:
         """`client_parts` are prefix and suffix of the client's chunks."""
         self.pool, self.upstream, self.client = FakePool(), FakeTransport(), FakeTransport()
-        self.connection = UpstreamConnection(self.pool, UpstreamOrigin("127.0.0.1", 1, tls=False))
+        self.connection = UpstreamConnection(self.pool, UpstreamOrigin("127.0.0.1", 1, uses_tls=False))
         self.buffered = BufferedRead(self.connection, bytearray(4 * MAX_DIRECT_READ_BYTES))
         client: Any = self.client
         self.splice = Splice(SocketWriter(client), ChunkTemplate((PREFIX, SUFFIX), client_parts))

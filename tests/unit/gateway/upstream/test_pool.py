@@ -44,7 +44,7 @@ def test_pool_cancelled_while_connecting_leaks_no_connection(
         upstream = UpstreamPool(connect_timeout=5)
         for _ in range(COUNT):
             await cancel_while_connecting(
-                upstream, UpstreamOrigin("127.0.0.1", server.sockets[0].getsockname()[1], tls=False)
+                upstream, UpstreamOrigin("127.0.0.1", server.sockets[0].getsockname()[1], uses_tls=False)
             )
         await asyncio.sleep(0.05)
         server.close()
