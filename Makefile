@@ -11,16 +11,19 @@ REAL_PATH := "import os, sys; print(os.path.realpath(sys.executable))"
 # GNU OpenMP, which the embedded model's wheel expects on the system.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: dashboards-check deploy-check deploy-lock setup run test test-general lint docs native pure console screenshots agents agents-lock conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts sdk lock clean compare compare-lock audit audit-lock dist dist-check dist-lock
+.PHONY: help dashboards-check deploy-check deploy-lock setup run test test-general lint docs native pure console screenshots agents agents-lock conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts sdk lock clean compare compare-lock audit audit-lock dist dist-check dist-lock
 
 # The first start runs from source. A compilation takes minutes, so it serves the next start.
-run: $(VENV)/.ready
+run: $(VENV)/.ready ## install svc into .venv, and start it
 	@$(BIN)/python native/compile.py install || echo "the gateway runs from source, at about half its speed"
 	@$(BIN)/python console/build.py --background
 	$(BIN)/svc up
 
-setup: $(VENV)/.ready native
+setup: $(VENV)/.ready native ## install svc into .venv with the compiled hot path
 	@$(BIN)/python console/build.py --background
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' Makefile | sort
 
 console: $(VENV)/.ready ## build the web console
 	@$(BIN)/python console/build.py
@@ -53,13 +56,13 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	@touch $@
 
 # Unlike `native`, a compilation error is fatal if there is a C compiler.
-test: $(VENV)/.dev
+test: $(VENV)/.dev ## run the checks of lint and all tests
 	@$(BIN)/python -m tests.steps
 
 test-general: $(VENV)/.dev ## run the tests with every fast path disabled
 	SVC_FASTPATH=0 $(BIN)/python -m pytest -n 3
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev ## check format, types, imports, prose and links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -111,7 +114,7 @@ dist-lock: ## update the lock files of `make dist`; needs uv; writes hashes with
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url -o release/tools.lock release/tools.in
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url --group build -c requirements.lock -o release/build.lock pyproject.toml
 
-clean:
+clean: ## remove the environments
 	rm -rf $(VENV) $(AUDIT) $(DEPLOY) .dist
 
 bench: setup ## measure the CPU time of each step of a request and of each dialect
