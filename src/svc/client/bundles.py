@@ -249,10 +249,15 @@ class FolderSource:
             partial_file.receive(iter(lambda: file.read(DOWNLOAD_BLOCK_BYTES), b""))
 
 
-def download_bundle(store: BundleStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
-    """Download a bundle durably. Only one process downloads it, and others wait. Keeps nothing of an invalid bundle."""
-    source = _checked_source(entry, options)
-    return fetch_into(store, entry, source, durable=True, on_progress=options.report)
+def download_bundle(
+    store: BundleStore, entry: BundleEntry, options: ResolveOptions, source: BundleSource | None = None
+) -> BundleEntry:
+    """Download a bundle durably. Only one process downloads it, and others wait. Keeps nothing of an invalid bundle.
+
+    `source` is that of `open_source`, for several bundles. Without it, each call opens the registry.
+    """
+    check_trust(entry, options.trusted_keys)
+    return fetch_into(store, entry, source or open_source(options), durable=True, on_progress=options.report)
 
 
 def _download_and_unpack(store: FolderStore, entry: BundleEntry, options: ResolveOptions) -> BundleEntry:
@@ -261,16 +266,12 @@ def _download_and_unpack(store: FolderStore, entry: BundleEntry, options: Resolv
     def unpack(stored_entry: BundleEntry) -> None:
         store.unpack(stored_entry, trusted=True)
 
-    source = _checked_source(entry, options)
-    return fetch_into(store, entry, source, on_progress=options.report, on_fetched=unpack)
-
-
-def _checked_source(entry: BundleEntry, options: ResolveOptions) -> BundleSource:
     check_trust(entry, options.trusted_keys)
-    return _create_source(options)
+    return fetch_into(store, entry, open_source(options), on_progress=options.report, on_fetched=unpack)
 
 
-def _create_source(options: ResolveOptions) -> BundleSource:
+def open_source(options: ResolveOptions) -> BundleSource:
+    """Return the source of the registry's bundles. Reuse it: it loads the certificate authorities, which is slow."""
     folder = _registry_folder(options.registry or "")
     if folder is not None:
         return FolderSource(folder)

@@ -10,8 +10,10 @@ import socket
 import subprocess
 import zipfile
 
+import httpx2
 import pytest
 
+from svc.cli import main
 from tests.fakes.web import Answer, WebServer
 
 from .conftest import SVC, make_bundle, until
@@ -332,3 +334,14 @@ def test_pull_bundle_with_wrong_crc_is_rejected(machine, tmp_path, method):
         assert not (one.root / "m").exists()
         assert json.loads(one.run("registry", "ls", "--json").stdout) == []
         assert not list((one.root / ".registry/downloads").iterdir())
+
+
+def test_mirror_loads_certificates_once(served, machine, tmp_path, monkeypatch):
+    machine("one").run("registry", "add", make_bundle(tmp_path / "n.xyb", model_id="n"))
+    loads = []
+    create = httpx2.create_ssl_context
+    monkeypatch.setattr(httpx2, "create_ssl_context", lambda **options: loads.append(1) or create(**options))
+    monkeypatch.setenv("SVC_HOME", str(tmp_path / "two"))
+    for count in (2, 4):  # the index and the source of both bundles
+        assert main(["registry", "mirror", served.url]) == 0
+        assert len(loads) == count

@@ -8,7 +8,7 @@ import msgspec
 
 from svc.cli import base as shared
 from svc.cli.registry import base
-from svc.client.bundles import download_bundle, list_entries
+from svc.client.bundles import download_bundle, list_entries, open_source
 from svc.errors import SvcError
 
 
@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     keys_by_result: dict[str, list[str]] = {"fetched": [], "present": [], "failed": []}
     with base.open_store(args) as store, shared.ProgressBar() as progress:
         options_without_progress = base.resolve_options(args, None)
+        source = open_source(options_without_progress)
         for entry in list_entries(options_without_progress):
             existing = store.find(entry.key)
             try:
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
                     options = msgspec.structs.replace(
                         options_without_progress, report=lambda at, total, label=label: progress(label, at, total)
                     )
-                    download_bundle(store, entry, options)
+                    download_bundle(store, entry, options, source)
                     keys_by_result["fetched"].append(entry.key)
                 if existing is not None and existing.yanked != entry.yanked:
                     store.set_yanked(entry.key, entry.yanked)
