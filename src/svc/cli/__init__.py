@@ -89,9 +89,11 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
         return _print_error(f"{error.message} ({error.reason})" if error.reason else error.message, 1)
     except BrokenPipeError:
         # The reader closed the pipe (`svc models ls | head`). Without this, Python reports the error again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
     except OSError as error:
+        if not _flush_output():
+            return _print_error(f"Standard output cannot be written: {error.strerror or error}.", 1)
         return _print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -104,6 +106,20 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
         return EXIT_INTERRUPTED
 
 
+def _flush_output() -> bool:
+    """Return whether standard output accepts what was printed. If not, discard it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+        return False
+    return True
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _is_imported_by_svc(error: ModuleNotFoundError) -> bool:
     """Return whether a module of svc has imported the missing one, and not a plug-in or another package."""
     importer, entry = "", error.__traceback__
@@ -114,14 +130,18 @@ def _is_imported_by_svc(error: ModuleNotFoundError) -> bool:
 
 def _run_command(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_format_overview())
+        print(_format_overview(), flush=True)
         return 0 if argv else 2
     if argv[0] in ("-V", "--version"):
         return _print_version(argv[1:])
     verb, module = argv[0], _load_command(argv[0])
     parser = create_parser(f"svc {verb}", module.__doc__ or "")
     module.add_arguments(parser)
-    arguments = parser.parse_args(argv[1:])
+    try:
+        arguments = parser.parse_args(argv[1:])
+    except SystemExit:  # after the help
+        sys.stdout.flush()
+        raise
     signal.signal(signal.SIGTERM, _on_sigterm)  # not earlier: an import may swallow an exception
     status: int = module.run(arguments)
     sys.stdout.flush()

@@ -213,3 +213,18 @@ def test_output_that_the_locale_cannot_encode_is_no_error(tmp_path: Path, encodi
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert printed in done.stdout
+
+
+@pytest.mark.parametrize("args", [["--help"], ["registry", "--help"], ["registry", "ls"]])
+def test_full_standard_output_is_one_error(args: list[str], tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "svc", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env={**os.environ, "SVC_HOME": str(tmp_path), "PYTHONUNBUFFERED": ""},
+        )
+    message = "svc: Standard output cannot be written: No space left on device.\n"
+    assert (result.returncode, result.stderr) == (1, message)
