@@ -17,6 +17,7 @@ _INVALID_REQUEST_REASON: Final = re.compile(
 """Reasons of errors with status 500 that the request causes. A grammar that nothing fulfils fails at a token."""
 _SCHEMA_REASON: Final = re.compile(r"grammar|json_schema|\bschema\b", re.I)
 _SCHEMA_MESSAGE: Final = "The model of this machine cannot enforce this JSON schema. Use a simpler one."
+_GRAMMAR_MESSAGE: Final = "The model of this machine cannot use this grammar. Write it in the GBNF of llama.cpp."
 
 _OUT_OF_MEMORY: Final = "bad_alloc"
 _TOO_LONG_TYPE: Final = "exceed_context_size_error"
@@ -117,7 +118,8 @@ def _describe_reason(
     message: str, param: str | None, request: bytes, map_field_name: Callable[[str], str]
 ) -> InvalidRequest:
     if _SCHEMA_REASON.search(message):
-        return InvalidRequest(_SCHEMA_MESSAGE, param=find_schema_field(request, map_field_name))
+        field = find_schema_field(request, map_field_name)
+        return InvalidRequest(_GRAMMAR_MESSAGE if field == "grammar" else _SCHEMA_MESSAGE, param=field)
     for pattern, text, field in _REASONS:
         if pattern.search(message):
             return InvalidRequest(text, param=map_field_name(field) if field else param)

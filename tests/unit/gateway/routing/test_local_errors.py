@@ -107,7 +107,9 @@ def test_local_error_tool_schema_names_the_tools(client: str, fields: dict[str, 
 )
 def test_local_error_schema_names_only_a_field_of_the_request(request_body: bytes, param: str | None) -> None:
     raw = json.dumps({"error": {"code": 400, **SCHEMA}}).encode()
-    assert classify_error_response(CODECS["chat"], 400, {}, raw, request_body).error.param == param
+    error = classify_error_response(CODECS["chat"], 400, {}, raw, request_body).error
+    assert error.param == param
+    assert ("JSON schema" in error.message) == (param != "grammar")
 
 
 def test_local_error_grammar_that_fails_at_a_token_is_invalid() -> None:
