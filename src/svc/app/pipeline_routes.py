@@ -111,7 +111,7 @@ class PipelineApi:
             if first is None:
                 return json_or_disconnected(None)
             if first.type == "invalid":
-                raise _definition_error(msgspec.json.decode(first.line, type=_InvalidEvent).problem)
+                raise _invalid_error(msgspec.json.decode(first.line, type=_InvalidEvent))
             owned = stack.pop_all()
         return _EventStream(_encode_events(first, events), owned)
 
@@ -201,14 +201,17 @@ async def _parse_body(request: Request, kind: type[BodyT]) -> BodyT:
 
 class _InvalidEvent(msgspec.Struct, frozen=True):
     problem: PipelineProblem
+    param: str | None = None
+    """The field of the input. None for a problem of the definition."""
 
 
-def _definition_error(problem: PipelineProblem) -> SvcError:
+def _invalid_error(event: _InvalidEvent) -> SvcError:
+    problem = event.problem
     place = f"line {problem.line}, column {problem.column}: " if problem.line else ""
     message = f"{place}{problem.message}"
     if problem.code == PermissionDenied.code:
         return PermissionDenied(message)
-    return InvalidRequest(message, param="yaml")
+    return InvalidRequest(message, param=event.param or "yaml")
 
 
 class _EventStream(StreamingResponse):

@@ -26,7 +26,7 @@ from svc import plugins
 from svc.cli._progress import CUT_OUTPUTS, BatchProgress, StageProgress
 from svc.cli.base import ProgressBar, load_terminal, print_json, print_table
 from svc.distribution import install_command
-from svc.errors import CommandFailed, UsageError
+from svc.errors import CommandFailed, PipelineFailed, UsageError
 from svc.pipeline.batch import PipelineRunner, run_batch
 from svc.pipeline.definition import Pipeline, parse_pipeline
 from svc.pipeline.files import (
@@ -39,7 +39,7 @@ from svc.pipeline.files import (
 )
 from svc.pipeline.inputs import RunInputs, check_inputs_not_overwritten, expand_inputs
 from svc.pipeline.orchestrator import Orchestrator, RunResult
-from svc.pipeline.plan import plan_stages
+from svc.pipeline.plan import StageError, plan_stages
 from svc.pipeline.stages.base import StageChunk
 
 MAX_INPUT_LIST_BYTES = 64 << 20
@@ -82,6 +82,13 @@ def run(args: argparse.Namespace) -> int:
     """Run the pipeline. The exit status is 1 if a stage failed."""
     text = read_definition(args.pipeline)
     pipeline = parse_pipeline(text, args.pipeline)
+    try:
+        return _run(pipeline, text, args)
+    except StageError as error:
+        raise PipelineFailed(f"{error.location(pipeline)}: {error.message}") from error
+
+
+def _run(pipeline: Pipeline, text: str, args: argparse.Namespace) -> int:
     if args.check:
         return _print_plan(pipeline, as_json=args.json)
     inputs = expand_inputs([*args.input, *(_read_input_list(args.input_list) if args.input_list else [])])

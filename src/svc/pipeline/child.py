@@ -88,7 +88,7 @@ def run(task: ChildTask, given: PipelineInput, write: WriteEvent) -> None:
         _check_has_key(task, restricted)
         chunk = _read_input(given)
     except SvcError as error:
-        write("invalid", problem=_locate_problem(error, None))
+        write("invalid", problem=_locate_problem(error, None), param=error.param)
         return
     write("run.started", pipeline=pipeline.name, stages=[stage.id for stage in pipeline.stages])
     input_name = (given.text or "")[:200] if given.text is not None else "audio"
@@ -187,6 +187,8 @@ def _read_input(given: PipelineInput) -> StageChunk:
         return given.text
     try:
         wav = parse_wav(base64.b64decode(given.audio or "", validate=True))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"input.audio: {error.message}", param="input.audio") from error
     except (binascii.Error, ValueError):
         raise InvalidRequest("input.audio is not base64.", param="input.audio") from None
     return AudioChunk(wav.format, bytes(wav.samples))
@@ -222,8 +224,7 @@ def _locate_problem(error: SvcError, pipeline: Pipeline | None) -> PipelineProbl
     code = error.code if error.code != UsageError.code else InvalidRequest.code
     if isinstance(error, StageError):
         text, stage, code = error.cause.message, error.stage_id, error.cause.code
-        location = pipeline.locations.get((stage, "stage"), "") if pipeline else ""
-        text = f"{location}: {text}" if location else text
+        text = f"{location}: {text}" if (location := error.location(pipeline)) else text
     located = _LOCATION.fullmatch(text)
     if located is None:
         return PipelineProblem(message=text, stage=stage, code=code)

@@ -15,11 +15,12 @@ from svc.allowed_hosts import is_loopback_name
 from svc.client.address import resolve_gateway_url
 from svc.client.config import current_config
 from svc.errors import UsageError
-from svc.gateway.routing.providers import build_providers, models_by_provider
+from svc.gateway.routing.providers import LOCAL_PROVIDER, build_providers, models_by_provider
 from svc.pipeline.definition import Pipeline, Stage
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 
 ADD_PROVIDER_HINT: Final = "Add what is missing to [[providers]] in svc.toml."
+ADD_LOCAL_MODEL_HINT: Final = "To add a model to this machine: svc models add NAME"
 
 
 def check_provider_stages(pipeline: Pipeline, environ: Mapping[str, str]) -> None:
@@ -42,7 +43,9 @@ def check_stage_names(pipeline: Pipeline, stage: Stage, models_by_provider: Mapp
         field, problem = found
         location = pipeline.locations.get((stage.id, field))
         prefix = f"{location}: " if location else ""
-        raise UsageError(f"{prefix}Stage {stage.id!r}: {problem} {ADD_PROVIDER_HINT}")
+        is_local = field == "model" and (stage.provider or "").lower() == LOCAL_PROVIDER
+        hint = ADD_LOCAL_MODEL_HINT if is_local else ADD_PROVIDER_HINT
+        raise UsageError(f"{prefix}Stage {stage.id!r}: {problem} {hint}")
 
 
 def _find_problem(

@@ -177,26 +177,26 @@ def test_run_takes_no_file_of_the_server(
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "text"),
+    ("body", "param", "text"),
     [
-        ({}, 400, "yaml"),
-        ({"yaml": ASK}, 400, "input"),
-        ({"yaml": ASK, "input": {}}, 400, "input"),
-        ({"yaml": ASK, "input": {"text": " "}}, 400, "input.text"),
-        ({"yaml": ASK, "input": {"text": "a", "audio": "b"}}, 400, "input"),
-        ({"yaml": ASK, "input": {"audio": "%%%"}}, 400, "base64"),
-        ({"yaml": ASK, "input": {"audio": "AAAA"}}, 400, "WAV"),
-        ({"yaml": ASK, "input": {"path": "/etc/passwd"}}, 400, "no such field"),
-        ({"yaml": "name: x\nstages: [a b]", "input": {"text": "x"}}, 400, "line 2, column 10"),
-        ({"yaml": "x" * 70_000, "input": {"text": "x"}}, 400, "yaml"),
-        ({"yaml": ASK.replace("Be brief.", "x, gateway_url: '10.0.0.1'"), "input": {"text": "x"}}, 400, "gateway"),
+        ({}, "yaml", "yaml"),
+        ({"yaml": ASK}, "input", "input"),
+        ({"yaml": ASK, "input": {}}, "input", "input"),
+        ({"yaml": ASK, "input": {"text": " "}}, "input.text", "input.text"),
+        ({"yaml": ASK, "input": {"text": "a", "audio": "b"}}, "input", "input"),
+        ({"yaml": ASK, "input": {"audio": "%%%"}}, "input.audio", "base64"),
+        ({"yaml": ASK, "input": {"audio": "AAAA"}}, "input.audio", "WAV"),
+        ({"yaml": ASK, "input": {"path": "/etc/passwd"}}, "input", "no such field"),
+        ({"yaml": "name: x\nstages: [a b]", "input": {"text": "x"}}, "yaml", "line 2, column 10"),
+        ({"yaml": "x" * 70_000, "input": {"text": "x"}}, "yaml", "yaml"),
+        ({"yaml": ASK.replace("Be brief.", "x, gateway_url: '10.0.0.1'"), "input": {"text": "x"}}, "yaml", "gateway"),
     ],
 )  # fmt: skip
 def test_run_invalid_request_is_rejected_before_the_stream(
-    gateway: Gateway, runner: dict[str, Any], body: dict[str, Any], status: int, text: str
+    gateway: Gateway, runner: dict[str, Any], body: dict[str, Any], param: str, text: str
 ) -> None:
     got = gateway.request("POST", RUN, body, key=runner["key"])
-    assert (got.status, got.code) == (status, "invalid_request")
+    assert (got.status, got.code, got.json["error"]["param"]) == (400, "invalid_request", param)
     assert text in got.json["error"]["message"]
 
 

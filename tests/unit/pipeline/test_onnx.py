@@ -225,7 +225,7 @@ def test_onnx_invalid_metadata_is_rejected_by_check_and_run(
     for arguments in (["--check"], ["--input", "x"]):
         assert run(ONE, *arguments) == 1
         error = capsys.readouterr().err
-        assert error.startswith("svc: Stage 'thing': ")
+        assert ": Stage 'thing': " in error
         assert message in error
 
 

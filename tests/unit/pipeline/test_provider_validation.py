@@ -24,6 +24,7 @@ def reset_config(monkeypatch: pytest.MonkeyPatch) -> None:
         ("provider: opnai, model: gpt-4o-mini", ["unknown provider 'opnai'. Did you mean 'openai'?", "groq"]),
         ("provider: openai, model: gpt-4o-mimi", ["openai has no model 'gpt-4o-mimi'", "'gpt-4o-mini'", "gpt-4-turbo"]),
         ("provider: groq, model: gpt-4o-mini", ["groq has no model 'gpt-4o-mini'", "llama-3.1-8b-instant"]),
+        ("provider: local, model: mine", ["local has no model 'mine'", "svc models add NAME"]),
         ("model: nothing", ["no provider has a model 'nothing'", "gpt-4o", "claude-3-opus-20240229", "smollm2-135m"]),
     ],
 )

@@ -126,7 +126,7 @@ def test_check_unsupported_remote_bundle_is_rejected_without_download(
     for location in (registry.url, f"file://{Path('served').absolute()}"):
         assert run(pipeline(location), "--check") == 1
         error = capsys.readouterr().err
-        assert error.startswith("svc: Stage 'thing': ")
+        assert ": Stage 'thing': " in error
         assert message in error
     assert not downloaded()
     assert registry.sent < 100_000

@@ -191,7 +191,7 @@ def test_check_lists_stages_without_key_or_request(provider: FakeProvider, capsy
         }
     ]
     assert run(ONE + "  - missing@1\n", "--check") == 1
-    assert "Stage 'missing': There is no bundle missing@1 on this machine" in capsys.readouterr().err
+    assert ":5: Stage 'missing': There is no bundle missing@1 on this machine" in capsys.readouterr().err
 
 
 def bundle(template: str, **files: str) -> None:
@@ -216,7 +216,7 @@ def test_check_invalid_bundle_is_rejected(
     for arguments in (["--check"], ["--input", "x"]):
         assert run("name: x\nstages: [thing@1.0.0]", *arguments) == 1
         captured = capsys.readouterr().err
-        assert captured.startswith("svc: Stage 'thing': ")
+        assert captured.startswith("svc: p.yaml:2:10: Stage 'thing': ")
         assert message in captured
 
 
