@@ -30,7 +30,10 @@ PROMPT_FIELDS = {
     "/v1/audio/speech": "input",
 }
 """The endpoints, each with the field of its prompt."""
-GROQ_REJECTS = ("logprobs", "logit_bias", "top_logprobs", "messages[].name", "n")
+GROQ_REJECTS = (
+    *("logprobs", "logit_bias", "top_logprobs", "n"),
+    *("messages[].name", "messages[].reasoning_content", "messages[].thinking_blocks"),
+)
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -203,6 +206,7 @@ class OpenAIWire:
 
 def has(request: dict[str, Any], name: str) -> bool:
     """Whether the request has the field. `messages[].name` is searched in every message, and `n` of 1 is ignored."""
-    if name == "messages[].name":
-        return any("name" in message for message in request.get("messages", ()) if isinstance(message, dict))
+    if name.startswith("messages[]."):
+        field = name.removeprefix("messages[].")
+        return any(field in message for message in request.get("messages", ()) if isinstance(message, dict))
     return request.get(name) not in (None, 1) if name == "n" else name in request

@@ -118,6 +118,9 @@ def message_of(out: bytes) -> dict[str, Any]:
                 is_open = True
             case "content_block_delta":
                 assert (is_open, event["index"]) == (True, len(content) - 1)
+                if event["delta"]["type"] == "signature_delta":
+                    content[-1]["signature"] += event["delta"]["signature"]
+                    continue
                 content[-1]["collected"] += event["delta"][FIELDS[event["delta"]["type"]]]
             case "content_block_stop":
                 assert is_open

@@ -10,6 +10,7 @@ from tests.codecs import pass_through_response
 
 from svc.dialects.anthropic import dialect as anthropic
 from svc.dialects.anthropic.schema import encode_usage, to_finish_reason, to_stop_reason
+from svc.dialects.anthropic.unsigned_thinking import UNSIGNED_MARK
 from svc.dialects.base import Dialect
 from svc.dialects.openai import dialect as openai
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited, SvcError
@@ -200,7 +201,7 @@ def test_anthropic_client_all_parts_are_encoded() -> None:
         "model": "theirs",
         "content": [
             {"type": "thinking", "thinking": "hm", "signature": "s"},
-            {"type": "thinking", "thinking": "unsigned", "signature": ""},
+            {"type": "thinking", "thinking": "unsigned", "signature": UNSIGNED_MARK},
             {"type": "redacted_thinking", "data": "d"},
             {"type": "text", "text": "a"},
             {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}},

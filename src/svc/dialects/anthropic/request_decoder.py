@@ -19,6 +19,7 @@ from svc.dialects.anthropic.translation_schema import (
     RequestTool,
     RequestToolChoice,
 )
+from svc.dialects.anthropic.unsigned_thinking import UNSIGNED_MARK
 from svc.dialects.request_values import check_base64, check_cache_control, check_link
 from svc.dialects.validation import convert_client_value, decode_client_object
 from svc.errors import InvalidRequest
@@ -158,7 +159,8 @@ def _decode_part(block: RequestBlock, path: str) -> ContentPart:
         case "document":
             return decode_document(block.source, block.title, block.cache_control, path)
         case "thinking":
-            return ThinkingPart(_require_field(block.thinking, path, "thinking"), block.signature)
+            signature = None if block.signature == UNSIGNED_MARK else block.signature
+            return ThinkingPart(_require_field(block.thinking, path, "thinking"), signature)
         case "redacted_thinking":
             return RedactedThinkingPart(_require_field(block.data, path, "data"))
         case "tool_use":

@@ -15,6 +15,7 @@ from svc.dialects.anthropic.schema import (
     to_finish_reason,
     to_stop_reason,
 )
+from svc.dialects.anthropic.unsigned_thinking import UNSIGNED_MARK
 from svc.dialects.base import EncodedResponse
 from svc.dialects.coerce import arguments_to_json, nonempty_text_or
 from svc.dialects.truncated_json import decode_complete_members
@@ -110,7 +111,7 @@ def _encode_block(part: ContentPart, *, is_truncated: bool) -> dict[str, Any]:
         case TextPart(text) | RefusalPart(text):
             return {"type": "text", "text": text}
         case ThinkingPart(text, signature):
-            return {"type": "thinking", "thinking": text, "signature": signature or ""}
+            return {"type": "thinking", "thinking": text, "signature": signature or UNSIGNED_MARK}
         case RedactedThinkingPart(data):
             return {"type": "redacted_thinking", "data": data}
         case ToolCall(call_id, name, arguments):

@@ -13,6 +13,7 @@ import msgspec
 from svc.dialects.anthropic.block_buffer import BlockBuffer, JsonEndDetector, late_arguments_error
 from svc.dialects.anthropic.errors import encode_error_event
 from svc.dialects.anthropic.schema import encode_usage, to_stop_reason
+from svc.dialects.anthropic.unsigned_thinking import UNSIGNED_MARK
 from svc.errors import SvcError
 from svc.wire.chat import (
     FinishReason,
@@ -51,6 +52,8 @@ class AnthropicStreamEncoder:
         """The type of the open block: `text`, `thinking` or `tool_use` with its index. Empty if none is open."""
         self._has_tool_calls = False
         self._has_refusal = False
+        self._has_signature = False
+        """Whether the open thinking block has received its signature."""
         self._text_delta_prefix = b""
         self._arguments_end: JsonEndDetector | None = None
         """The end of the open tool call's arguments."""
@@ -106,7 +109,9 @@ class AnthropicStreamEncoder:
             case ThinkingDelta(text):
                 return self._open_thinking() + self._encode_delta("thinking_delta", "thinking", text)
             case SignatureDelta(signature):
-                return self._open_thinking() + self._encode_delta("signature_delta", "signature", signature)
+                block_start = self._open_thinking()
+                self._has_signature = True
+                return block_start + self._encode_delta("signature_delta", "signature", signature)
             case RedactedDelta(data):
                 return self._open_block("", {"type": "redacted_thinking", "data": data}) + self._close_block()
         return b""
@@ -148,9 +153,12 @@ class AnthropicStreamEncoder:
     def _close_block(self) -> bytes:
         if not self._open_block_key:
             return b""
+        is_unsigned = self._open_block_key == "thinking" and not self._has_signature
+        signature = self._encode_delta("signature_delta", "signature", UNSIGNED_MARK) if is_unsigned else b""
         self._open_block_key = ""
+        self._has_signature = False
         self._arguments_end = None
-        return encode_event("content_block_stop", {"index": self._block_index})
+        return signature + encode_event("content_block_stop", {"index": self._block_index})
 
     def _encode_delta(self, delta_type: str, name: str, value: str) -> bytes:
         return encode_event(

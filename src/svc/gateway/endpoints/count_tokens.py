@@ -8,6 +8,7 @@ from svc.dialects import anthropic
 from svc.dialects.anthropic.errors import decode_upstream_error, encode_error
 from svc.dialects.anthropic.routing_info import decode_count_routing_info
 from svc.dialects.anthropic.token_count import encode_count, pass_through_count
+from svc.dialects.anthropic.unsigned_thinking import drop_unsigned_thinking
 from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
 from svc.dialects.request_passthrough import pass_through_request
@@ -24,7 +25,8 @@ class _CountTokensUpstream(Codec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        return pass_through_request(body, routing_info, profile, ask_usage=False)
+        encoded = pass_through_request(body, routing_info, profile, ask_usage=False)
+        return drop_unsigned_thinking(encoded, body)
 
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return pass_through_count(raw)

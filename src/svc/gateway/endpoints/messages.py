@@ -9,6 +9,7 @@ from svc.dialects.anthropic.errors import decode_upstream_error, encode_error
 from svc.dialects.anthropic.response_codec import pass_through_response
 from svc.dialects.anthropic.routing_info import decode_routing_info
 from svc.dialects.anthropic.stream_passthrough import AnthropicPassthrough
+from svc.dialects.anthropic.unsigned_thinking import drop_unsigned_thinking
 from svc.dialects.base import EncodedRequest, EncodedResponse, ModelProfile, RequestBody
 from svc.dialects.chat_codec import ChatCodec, ChatEndpoint
 from svc.dialects.endpoint import Endpoint, RequestDecoder
@@ -26,7 +27,8 @@ class _AnthropicUpstream(ChatCodec):
     def encode_request(
         self, body: RequestBody, routing_info: RoutingInfo, profile: ModelProfile, decode: RequestDecoder
     ) -> EncodedRequest:
-        return pass_through_request(body, routing_info, profile, ask_usage=False)
+        encoded = pass_through_request(body, routing_info, profile, ask_usage=False)
+        return drop_unsigned_thinking(encoded, body)
 
     def decode_response(self, raw: bytes) -> EncodedResponse:
         return pass_through_response(raw)
