@@ -190,6 +190,11 @@ export class HttpSession {
     private readonly options: SessionOptions,
   ) {}
 
+  /** The longest wait for a byte from the server, in milliseconds. */
+  get timeoutMs(): number {
+    return this.options.timeoutMs;
+  }
+
   /** Whether the bytes of a body can be read while they arrive. */
   get canStream(): boolean {
     return this.options.fetch !== undefined || hasStreamingFetch();

@@ -19,8 +19,6 @@ const MAX_BUFFERED_BYTES = 256 * 1024;
 /** The audio that is kept for a new connection: one minute. */
 const MAX_REPLAY_BYTES = 60_000 * BYTES_PER_MS;
 const READY_TIMEOUT_MS = 60_000;
-/** The longest wait for a message of the server while it owes a final. */
-const FINAL_TIMEOUT_MS = 120_000;
 const CLOSE_TIMEOUT_MS = 10_000;
 const DRAIN_POLL_SECONDS = 0.02;
 
@@ -136,7 +134,7 @@ export class LiveSession implements AsyncIterable<LiveEvent> {
     return session;
   }
 
-  /** Send audio of any length. Resolves when the connection can take more. */
+  /** Send audio of any length. Resolves when the connection can take more. Throws if it takes nothing for `timeoutMs`. */
   async feed(pcm: Pcm): Promise<void> {
     this.checkOpen();
     const bytes = this.alignSamples(toBytes(pcm));
@@ -145,7 +143,13 @@ export class LiveSession implements AsyncIterable<LiveEvent> {
       this.remember(frame);
       this.socket?.send(frame);
     }
+    let queued = Infinity;
+    let progressAt = Date.now();
     while (!this.ended && (!this.socket || (this.socket.bufferedAmount || 0) > MAX_BUFFERED_BYTES)) {
+      const nowQueued = this.socket?.bufferedAmount ?? Infinity;
+      if (!this.socket || nowQueued < queued) progressAt = Date.now(); // a new connection has limits of its own
+      else if (Date.now() - progressAt >= this.http.timeoutMs) throw this.timeOut();
+      queued = nowQueued;
       await sleep(DRAIN_POLL_SECONDS, this.options.signal);
     }
   }
@@ -347,7 +351,14 @@ export class LiveSession implements AsyncIterable<LiveEvent> {
   private watch(): void {
     clearTimeout(this.finalTimer);
     if (!this.waiters.length || this.ended) return;
-    this.finalTimer = setTimeout(() => this.fail(new GatewayFailed(`The gateway at ${this.http.baseUrl} timed out.`)), FINAL_TIMEOUT_MS);
+    this.finalTimer = setTimeout(() => this.timeOut(), this.http.timeoutMs);
+  }
+
+  /** End the session, and return the error. */
+  private timeOut(): GatewayFailed {
+    const error = new GatewayFailed(`The gateway at ${this.http.baseUrl} timed out.`);
+    this.fail(error);
+    return error;
   }
 
   private handle(event: LiveEvent): void {

@@ -217,6 +217,30 @@ test("live: feed waits for a connection that is slow", async () => {
   );
 });
 
+test("live: timeoutMs limits the wait for a final, and for a gateway that does not read", async () => {
+  const isTimeout = (error) => error instanceof GatewayFailed && error.message.includes("timed out");
+  const silent = (socket) => {
+    socket.once("message", () => {
+      socket.send(JSON.stringify({ type: "ready", session_id: "s", model: "m" }));
+      socket.pause();
+    });
+  };
+  await withLive(
+    silent,
+    async (one) => {
+      const session = await one.live();
+      await assert.rejects(session.finish(), isTimeout);
+      await assert.rejects(session.next().then(() => session.next()), isTimeout);
+      const other = await one.live();
+      const feedAll = async () => {
+        for (let chunk = 0; chunk < 1000; chunk++) await other.feed(new Uint8Array(1 << 20));
+      };
+      await assert.rejects(feedAll(), isTimeout);
+    },
+    { timeoutMs: 300 },
+  );
+});
+
 test("live: an abort ends the session", async () => {
   await withLive(
     (socket) => counting(socket),
