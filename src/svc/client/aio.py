@@ -83,6 +83,17 @@ class AsyncClient(BaseClient):
         **parameters: Any,
     ) -> AsyncChatStream: ...
 
+    @overload
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: bool,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ChatResult | AsyncChatStream: ...
+
     async def chat(
         self,
         messages: Messages,
@@ -135,6 +146,17 @@ class AsyncClient(BaseClient):
         timeout_s: float | None = None,
         **parameters: Any,
     ) -> AsyncResponseStream: ...
+
+    @overload
+    async def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: bool,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ResponseResult | AsyncResponseStream: ...
 
     async def responses(
         self,
@@ -189,6 +211,19 @@ class AsyncClient(BaseClient):
         stream: Literal[True],
         **parameters: Any,
     ) -> AsyncSpeechStream: ...
+
+    @overload
+    async def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: bool,
+        **parameters: Any,
+    ) -> bytes | AsyncSpeechStream: ...
 
     async def speak(
         self,

@@ -84,6 +84,17 @@ class Client(BaseClient):
         **parameters: Any,
     ) -> ChatStream: ...
 
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        stream: bool,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ChatResult | ChatStream: ...
+
     def chat(
         self,
         messages: Messages,
@@ -136,6 +147,17 @@ class Client(BaseClient):
         timeout_s: float | None = None,
         **parameters: Any,
     ) -> ResponseStream: ...
+
+    @overload
+    def responses(
+        self,
+        input: ResponseInput,
+        *,
+        model: str | None = None,
+        stream: bool,
+        timeout_s: float | None = None,
+        **parameters: Any,
+    ) -> ResponseResult | ResponseStream: ...
 
     def responses(
         self,
@@ -190,6 +212,19 @@ class Client(BaseClient):
         stream: Literal[True],
         **parameters: Any,
     ) -> SpeechStream: ...
+
+    @overload
+    def speak(
+        self,
+        text: str,
+        *,
+        model: str | None = None,
+        voice: str | None = None,
+        format: str = "wav",
+        speed: float | None = None,
+        stream: bool,
+        **parameters: Any,
+    ) -> bytes | SpeechStream: ...
 
     def speak(
         self,

@@ -242,11 +242,12 @@ class ClientCore:
         self, audio: str | os.PathLike[str] | bytes, model: str | None, language: str | None
     ) -> Transcript:
         """Transcribe a WAV file."""
-        data = (
-            bytes(audio)
-            if isinstance(audio, bytes | bytearray | memoryview)
-            else await self.transport.run_blocking(lambda: _read_audio_file(Path(audio)))
-        )
+        if isinstance(audio, bytes | bytearray | memoryview):
+            data = bytes(audio)
+        elif isinstance(audio, str | os.PathLike):
+            data = await self.transport.run_blocking(lambda: _read_audio_file(Path(audio)))
+        else:
+            raise InvalidRequest(f"audio is neither a path nor bytes, but {type(audio).__name__}.", param="audio")
         boundary = os.urandom(16).hex()
         fields = {"model": model, "language": language, "response_format": "json", "stream": "true"}
         body = _encode_multipart({name: value for name, value in fields.items() if value}, data, boundary)

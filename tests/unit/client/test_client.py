@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import json
 import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from tests.fakes import openai_wire
@@ -21,6 +22,10 @@ from tests.fakes.script import Gate, answer, body, fin, head, hold, raw, reset, 
 import svc
 from svc import errors
 from svc.client import retry
+from svc.client.aio import AsyncChatStream, AsyncResponseStream, AsyncSpeechStream
+from svc.client.chat import ChatResult
+from svc.client.client import ChatStream, ResponseStream, SpeechStream
+from svc.client.responses import ResponseResult
 
 Call = Callable[..., Any]
 
@@ -252,6 +257,33 @@ def test_async_client_outside_asyncio_raises_usage_error(server: FakeProvider) -
     chat = svc.AsyncClient(gateway_url=server.address).chat("Hi")
     with pytest.raises(errors.UsageError, match="event loop of asyncio"):
         chat.send(None)
+
+
+@pytest.mark.parametrize("audio", [None, 7, io.BytesIO(b"RIFF")])
+def test_transcribe_audio_of_a_wrong_type_is_rejected(call: Call, server: FakeProvider, audio: object) -> None:
+    with pytest.raises(errors.InvalidRequest, match="neither a path nor bytes") as caught:
+        call("transcribe", audio)
+    assert caught.value.param == "audio"
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_take_a_stream_flag_of_the_type_bool(server: FakeProvider, stream: bool) -> None:
+    """mypy checks the types: without overloads for bool, it rejects the calls."""
+
+    async def run() -> None:
+        async with svc.AsyncClient(gateway_url=server.address, api_key="key-1") as client:
+            answer = assert_type(await client.chat("Hi", stream=stream), ChatResult | AsyncChatStream)
+            assert isinstance(answer, AsyncChatStream if stream else ChatResult)
+            assert_type(await client.responses("Hi", stream=stream), ResponseResult | AsyncResponseStream)
+            assert_type(await client.speak("Hi", model="tts-1", stream=stream), bytes | AsyncSpeechStream)
+
+    with svc.Client(gateway_url=server.address, api_key="key-1") as client:
+        answer = assert_type(client.chat("Hi", stream=stream), ChatResult | ChatStream)
+        assert isinstance(answer, ChatStream if stream else ChatResult)
+        assert_type(client.responses("Hi", stream=stream), ResponseResult | ResponseStream)
+        assert_type(client.speak("Hi", model="tts-1", stream=stream), bytes | SpeechStream)
+    asyncio.run(run())
 
 
 def test_chat_message_with_nan_is_rejected_and_null_is_sent(call: Call, server: FakeProvider) -> None:
