@@ -68,6 +68,18 @@ async def test_redis_connection_acl_user_with_documented_rights_can_count() -> N
         await redis.close()
 
 
+@pytest.mark.parametrize("missing", ["+@scripting", "+time", "+@write"])
+async def test_redis_connection_acl_user_who_cannot_count_is_error(missing: str) -> None:
+    with RedisServer() as server:
+        server.tell(f"ACL SETUSER gateway on >s3cret {ACL_RIGHTS.replace(f' {missing}', '')}")
+        redis = open_redis(f"redis://gateway:s3cret@127.0.0.1:{server.port}")
+        with pytest.raises(StoreUnavailable, match=r"NOPERM|The user executing the script can't run this command"):
+            await redis.check_connection()
+        await redis.start()
+        assert redis.is_down
+        await redis.close()
+
+
 async def test_redis_connection_password_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PASSWORD_CHECK_SECONDS", 0.05)
     file = tmp_path / "token"

@@ -38,6 +38,8 @@ SLOW_LOG_SECONDS = 10.0
 """The minimum time between log lines about slow replies."""
 MAX_PASSWORD_FILE_BYTES = 65_536
 PROBE_KEY = "svc:probe"
+PROBE_SCRIPT = "return redis.call('TIME')"
+"""The script of the counters begins with this command."""
 
 FindServer = Callable[[], Awaitable[tuple[str, int]]]
 """Returns host and port of the server. Raises StoreUnavailable or OSError."""
@@ -154,10 +156,11 @@ class RedisConnection(RedisClient):
         await self._send_probe(protocol)
 
     async def _send_probe(self, protocol: RedisProtocol) -> None:
-        """Write a key. A replica, and a server that rejects writes, count as down."""
+        """Write a key and run a script. A server that rejects one of these, such as a replica, counts as down."""
         key = PROBE_KEY if self._find_probe_key is None else self._find_probe_key()
         try:
             await protocol.execute("SET", key, "1", "EX", "60")
+            await protocol.execute("EVAL", PROBE_SCRIPT, "1", key)
         except RedisReplyError as error:
             if error.kind != "MOVED":
                 raise
