@@ -30,7 +30,7 @@ from svc.gateway.server.connection import ClientConnection
 from svc.gateway.server.uvicorn_server import GatewayServer
 from svc.gateway.server.websocket import WebSocketProtocol
 from svc.settings import Settings
-from svc.speech.service import SpeechService as Speech
+from svc.speech.service import SpeechService
 from svc.telemetry import LineWriter
 
 
@@ -132,7 +132,7 @@ def _stop_server(server: GatewayServer, signal_number: int) -> None:
 
 def create_server(
     context: GatewayContext,
-    speech: Speech,
+    speech: SpeechService,
     app: ReloadableApp,
     on_ready: Callable[[], None],
     tls: ServerTls | None = None,
@@ -146,7 +146,7 @@ def create_server(
     return GatewayServer(_uvicorn_config(context, app), on_ready, before_shutdown, speech.wait_for_sessions, tls)
 
 
-def _apply_settings(speech: Speech, app: ReloadableApp, settings: Settings) -> None:
+def _apply_settings(speech: SpeechService, app: ReloadableApp, settings: Settings) -> None:
     speech.configure(settings)
     if app.local_models is not None:
         app.local_models.reload(settings)

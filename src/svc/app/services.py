@@ -52,7 +52,7 @@ from svc.speech.metrics import SpeechMetrics
 from svc.speech.model import MODEL_DESCRIPTION_FILE_NAME
 from svc.speech.model_catalog import SpeechBundleSource
 from svc.speech.routes import routes as speech_routes
-from svc.speech.service import SpeechService as Speech
+from svc.speech.service import SpeechService
 from svc.stores.bundles.content_index import BundleContentIndex
 from svc.stores.bundles.factory import open_store
 from svc.stores.bundles.install import find_unpacked
@@ -73,7 +73,7 @@ async def gateway_services(
     observers: Sequence[RequestObserver] = (),
     login_links: LoginLinks | None = None,
     registry_url: str | None = None,
-) -> AsyncIterator[tuple[GatewayContext, Speech, ReloadableApp]]:
+) -> AsyncIterator[tuple[GatewayContext, SpeechService, ReloadableApp]]:
     """Run all services of a gateway process, without its server. `observers` come after the built-in ones."""
     speech_metrics = SpeechMetrics()
     role = settings.gateway.role
@@ -238,13 +238,15 @@ async def _refusal_log(settings: Settings) -> AsyncIterator[RefusalLog]:
 
 
 @contextlib.asynccontextmanager
-async def _speech_service(settings: Settings, context: GatewayContext, metrics: SpeechMetrics) -> AsyncIterator[Speech]:
+async def _speech_service(
+    settings: Settings, context: GatewayContext, metrics: SpeechMetrics
+) -> AsyncIterator[SpeechService]:
     root = settings.registry_root
     model_catalog = SpeechBundleSource(
         functools.partial(find_unpacked, root),
         functools.partial(BundleContentIndex(root).models_with_file, MODEL_DESCRIPTION_FILE_NAME),
     )
-    speech = Speech(
+    speech = SpeechService(
         settings, context.keyring, RequestTracker(context), model_catalog, _bundle_fetcher(settings), metrics=metrics
     )
     speech.find_other_endpoint = context.router.endpoint_for

@@ -17,7 +17,7 @@ from svc.client.request_fields import encode_request_body, select_fields, to_ite
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler, assistant_message
 from svc.client.transport import ClientResponse
 from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
-from svc.dialects.openai import dialect as OPENAI
+from svc.dialects.openai import dialect as openai_dialect
 from svc.dialects.openai.routing_info import decode_routing_info
 from svc.dialects.request_passthrough import pass_through_request
 from svc.errors import GatewayFailed, ProviderFailed, SvcError
@@ -39,7 +39,7 @@ from svc.wire.chat import (
     UsageUpdate,
 )
 from svc.wire.sse import event_data
-from svc.wire.usage import TokenUsage as Tokens
+from svc.wire.usage import TokenUsage
 
 Messages = str | Sequence[Mapping[str, Any]]
 
@@ -89,7 +89,7 @@ class ChatBackend(msgspec.Struct, frozen=True):
 
 def gateway_backend(model: str | None) -> ChatBackend:
     """Return the backend for a model of the gateway."""
-    return ChatBackend(OPENAI, ModelProfile(model=model or SDK_DEFAULT_MODEL))
+    return ChatBackend(openai_dialect, ModelProfile(model=model or SDK_DEFAULT_MODEL))
 
 
 class ChatHttpRequest(msgspec.Struct, frozen=True):
@@ -119,16 +119,16 @@ def build_request(
 
 def _encode_for_backend(raw: bytes, backend: ChatBackend) -> bytes:
     """Translate the request for a provider. The gateway gets it unchanged, because it validates requests itself."""
-    if backend.dialect is OPENAI and backend.profile.overrides == UpstreamOverrides():
+    if backend.dialect is openai_dialect and backend.profile.overrides == UpstreamOverrides():
         return raw
     request_body = RequestBody(raw)
     routing_info = decode_routing_info(request_body)
-    if backend.dialect is OPENAI:
+    if backend.dialect is openai_dialect:
         return pass_through_request(request_body, routing_info, backend.profile, ask_usage=True).body
-    return backend.dialect.encode_request(OPENAI.decode_request(raw), backend.profile).body
+    return backend.dialect.encode_request(openai_dialect.decode_request(raw), backend.profile).body
 
 
-def to_chat_usage(token_usage: Tokens | None) -> ChatUsage | None:
+def to_chat_usage(token_usage: TokenUsage | None) -> ChatUsage | None:
     """Convert the gateway's usage to the client's."""
     if token_usage is None:
         return None
@@ -217,7 +217,7 @@ class ChatResponseStream(SdkEventStream[ChatChunk]):
             case _:
                 pass
 
-    def _record_usage(self, token_usage: Tokens) -> None:
+    def _record_usage(self, token_usage: TokenUsage) -> None:
         if self._has_finish_reason:
             self._items.append(ChatChunk(usage=to_chat_usage(token_usage)))
         else:

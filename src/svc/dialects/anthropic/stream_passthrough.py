@@ -6,8 +6,7 @@ from typing import Final
 
 from svc.dialects.anthropic.errors import OVERLOADED_STATUS, encode_error_event, extract_error_type
 from svc.dialects.anthropic.stream_decoder import KNOWN_EVENT_TYPES, AnthropicStreamDecoder
-from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder
-from svc.dialects.anthropic.stream_encoder import encode_event as written
+from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder, encode_event
 from svc.dialects.fastpath.chunk_template import learn_template
 from svc.dialects.stream_transform import Passthrough
 from svc.dialects.upstream_errors import (
@@ -111,7 +110,7 @@ class AnthropicPassthrough(Passthrough):
         return error
 
     def _encode_end(self) -> bytes:
-        return written("message_stop", {})
+        return encode_event("message_stop", {})
 
     def _encode_error(self, error: SvcError) -> bytes:
         return encode_error_event(error, self.request_id)

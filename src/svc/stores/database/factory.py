@@ -8,7 +8,7 @@ from pathlib import Path
 from svc import plugins
 from svc.distribution import install_command
 from svc.errors import UsageError
-from svc.stores import state_dir as state
+from svc.stores import state_dir
 from svc.stores.database.base import STATEMENT_TIMEOUT_SECONDS, Database
 
 
@@ -24,7 +24,7 @@ def open_state_database(
 
     A statement that takes longer than `timeout_seconds` raises StoreUnavailable.
     """
-    state.prepare_state_dir(home)
+    state_dir.prepare_state_dir(home)
     return open_database(database_url(environ, home), timeout_seconds)
 
 
