@@ -89,8 +89,8 @@ class PipelineApi:
         return json_response(await asyncio.to_thread(load_examples))
 
     async def _check(self, request: Request, key: ApiKey) -> Response:
-        wanted = await _parse_body(request, PipelineCheckRequest)
-        task = await self._task(request, wanted.yaml, None, None)
+        check_request = await _parse_body(request, PipelineCheckRequest)
+        task = await self._task(request, check_request.yaml, None, None)
         checked = await run_while_connected(request, self._run_check(task))
         return json_or_disconnected(None) if checked is None else json_response(checked)
 
@@ -102,8 +102,8 @@ class PipelineApi:
         raise InternalError("The process of the pipeline sent no result.")
 
     async def _run(self, request: Request, key: ApiKey) -> Response:
-        wanted = await _parse_body(request, PipelineRunRequest)
-        task = await self._task(request, wanted.yaml, wanted.input, await self._make_key(request, key))
+        run_request = await _parse_body(request, PipelineRunRequest)
+        task = await self._task(request, run_request.yaml, run_request.input, await self._make_key(request, key))
         stack = contextlib.AsyncExitStack()
         async with stack:
             events = await stack.enter_async_context(self._processes.start(task))

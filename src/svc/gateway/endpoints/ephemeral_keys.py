@@ -25,9 +25,9 @@ def routes(context: GatewayContext) -> list[BaseRoute]:
     async def make_ephemeral_key(request: Request) -> Response:
         parent = await authenticate_request(context, request)
         check_can_make_keys(parent)
-        wanted = parse_key_request(NewEphemeralKey, await read_body(request))
+        new_key = parse_key_request(NewEphemeralKey, await read_body(request))
         default_rpm = context.config.current.settings.limits.rpm
-        claims = create_claims(wanted, parent, default_rpm, context.router.resolve_alias)
+        claims = create_claims(new_key, parent, default_rpm, context.router.resolve_alias)
         secret = secret_from_request(request.method, request.headers)
         token = await context.keyring.make_ephemeral_token(secret or "", parent, claims)
         made = describe_ephemeral_key(claims, parent, token)

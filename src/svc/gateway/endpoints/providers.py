@@ -114,8 +114,8 @@ class ProviderApi:
 
     async def _test(self, request: Request) -> Response:
         key = await self._authenticate(request)
-        wanted = parse_form(ProviderTestRequest, await read_body(request) or b"{}")
-        backend = self._select_backend(request.path_params["name"], wanted)
+        test_request = parse_form(ProviderTestRequest, await read_body(request) or b"{}")
+        backend = self._select_backend(request.path_params["name"], test_request)
         self._check_rate()
         request_id, _, client, _ = request.scope["request_ids"]
         test = ProviderTest(self._context, backend, key, request_id)
@@ -138,7 +138,7 @@ class ProviderApi:
             )
         )
 
-    def _select_backend(self, name: str, wanted: ProviderTestRequest) -> Backend:
+    def _select_backend(self, name: str, test_request: ProviderTestRequest) -> Backend:
         """Return the backend to test. Raises NotFound and InvalidRequest."""
         backends = self._backends_by_provider().get(name)
         if backends is None:
@@ -147,18 +147,20 @@ class ProviderApi:
                 if provider.name == name:
                     raise InvalidRequest(f"The provider {name} has no API key: set {' or '.join(provider.variables)}.")
             raise NotFound(f"There is no provider {quote_name(name)}.", param="name")
-        if wanted.model is None:
+        if test_request.model is None:
             backend = next((each for each in backends if each.kind in TEST_REQUESTS), None)
         else:
-            backend = next((each for each in backends if each.model_id == wanted.model), None)
+            backend = next((each for each in backends if each.model_id == test_request.model), None)
             if backend is None:
-                raise InvalidRequest(f"The provider {name} has no model {quote_name(wanted.model)}.", param="model")
+                raise InvalidRequest(
+                    f"The provider {name} has no model {quote_name(test_request.model)}.", param="model"
+                )
         if backend is None or backend.kind not in TEST_REQUESTS:
             raise InvalidRequest("Only models for chats and embeddings can be tested.", param="model")
         accounts = backend.account_backends or (backend,)
-        if wanted.account is not None and not 1 <= wanted.account <= len(accounts):
+        if test_request.account is not None and not 1 <= test_request.account <= len(accounts):
             raise InvalidRequest(f"account must be from 1 to {len(accounts)}.", param="account")
-        return accounts[(wanted.account or 1) - 1]
+        return accounts[(test_request.account or 1) - 1]
 
     def _check_rate(self) -> None:
         now = time.monotonic()

@@ -99,11 +99,13 @@ class UploadApi:
         ]
 
     async def _create_upload(self, request: Request, key: ApiKey) -> Response:
-        wanted = parse_form(NewUpload, await read_body(request))
-        draft = BundleDraft(wanted.model_id, wanted.version, wanted.platform, wanted.signatures)
-        if any(len(signature.key) + len(signature.value) > 200 for signature in wanted.signatures):
+        new_upload = parse_form(NewUpload, await read_body(request))
+        draft = BundleDraft(new_upload.model_id, new_upload.version, new_upload.platform, new_upload.signatures)
+        if any(len(signature.key) + len(signature.value) > 200 for signature in new_upload.signatures):
             raise InvalidRequest("signatures: each must have a key and a value in base64.", param="signatures")
-        announced = AnnouncedUpload(owner=key.owner_id, draft=draft, size=wanted.size_bytes, sha256=wanted.sha256)
+        announced = AnnouncedUpload(
+            owner=key.owner_id, draft=draft, size=new_upload.size_bytes, sha256=new_upload.sha256
+        )
         return self._upload_response(await self._access.run(lambda _: self._access.uploads.create(announced)), 201)
 
     async def _get_upload(self, request: Request, key: ApiKey) -> Response:

@@ -53,23 +53,23 @@ class TlsProxyRelay:
 
     def start(self) -> tuple[socket.socket, asyncio.Task[None]]:
         """Return the socket with the plaintext, and the task that relays until either side closes."""
-        near, far = socket.socketpair()
-        near.setblocking(False)
-        far.setblocking(False)
-        task = asyncio.get_running_loop().create_task(self._relay(far))
-        return near, task
+        local_socket, relay_socket = socket.socketpair()
+        local_socket.setblocking(False)
+        relay_socket.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._relay(relay_socket))
+        return local_socket, task
 
-    async def _relay(self, far: socket.socket) -> None:
+    async def _relay(self, relay_socket: socket.socket) -> None:
         loop = asyncio.get_running_loop()
 
         async def send() -> None:
-            while data := await loop.sock_recv(far, RELAY_BYTES):
+            while data := await loop.sock_recv(relay_socket, RELAY_BYTES):
                 self._writer.write(data)
                 await self._writer.drain()
 
         async def receive() -> None:
             while data := await self._reader.read(RELAY_BYTES):
-                await loop.sock_sendall(far, data)
+                await loop.sock_sendall(relay_socket, data)
 
         tasks = [loop.create_task(send()), loop.create_task(receive())]
         try:
@@ -78,7 +78,7 @@ class TlsProxyRelay:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            far.close()
+            relay_socket.close()
             self.close()
 
     def close(self) -> None:

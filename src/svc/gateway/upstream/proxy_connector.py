@@ -34,14 +34,14 @@ class ProxyConnector:
     ) -> None:
         """Connect a protocol to `origin` through the proxy at `address`. Raises OSError."""
         loop = asyncio.get_running_loop()
-        near = await (self._relay_tls if proxy.uses_tls else self._open_plain)(origin, proxy, address)
+        proxy_socket = await (self._relay_tls if proxy.uses_tls else self._open_plain)(origin, proxy, address)
         try:
             if proxy.uses_tls:
-                await loop.create_unix_connection(protocol_factory, sock=near)  # type: ignore[type-var]
+                await loop.create_unix_connection(protocol_factory, sock=proxy_socket)  # type: ignore[type-var]
             else:
-                await loop.create_connection(protocol_factory, sock=near)  # type: ignore[type-var]
+                await loop.create_connection(protocol_factory, sock=proxy_socket)  # type: ignore[type-var]
         except BaseException:
-            near.close()
+            proxy_socket.close()
             raise
 
     async def _open_plain(self, origin: UpstreamOrigin, proxy: OutboundProxy, address: str) -> socket.socket:
@@ -71,10 +71,10 @@ class ProxyConnector:
         except BaseException:
             relay.close()
             raise
-        near, task = relay.start()
+        local_socket, task = relay.start()
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
-        return near
+        return local_socket
 
     async def close(self) -> None:
         """End all relays."""
