@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,10 +23,23 @@ def make_key(path: Path) -> str:
     """Create the key file with mode 0600 if it is missing, and return the public key."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()) + b"\n")
+        _create_key_file(path)
     return _encode_public_key(_load_private_key(path))
+
+
+def _create_key_file(path: Path) -> None:
+    """Create the file as a whole, also if the disk becomes full or another process creates it at the same time."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process created the key first: use its key
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def sign(entry: BundleEntry, path: Path) -> Signature:
@@ -72,7 +86,10 @@ def _load_private_key(path: Path) -> Ed25519PrivateKey:
     except FileNotFoundError:
         raise UsageError(f"There is no signing key at {path}; create one with: svc registry sign-key") from None
     except (ValueError, binascii.Error):
-        raise UsageError(f"{path} does not contain a signing key.") from None
+        raise UsageError(
+            f"{path} does not contain a signing key. Restore the file, or remove it and create a new key with: "
+            "svc registry sign-key"
+        ) from None
 
 
 def _encode_public_key(key: Ed25519PrivateKey) -> str:

@@ -125,14 +125,23 @@ def check_output_paths(output_kind: DataKind, *, output_path: Path | None, keep_
 
 
 def write_chunks(chunks: Sequence[StageChunk], path: Path) -> None:
-    """Write text, or a WAV file."""
+    """Write text, or a WAV file. An incomplete file is removed. Raises OSError with the path."""
     audio_chunks = [chunk for chunk in chunks if isinstance(chunk, AudioChunk)]
     path.parent.mkdir(parents=True, exist_ok=True)
     if not audio_chunks:
         text = "".join(chunk for chunk in chunks if isinstance(chunk, str))
-        path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
-        return
-    path.write_bytes(encode_wav(audio_chunks))
+        data = (text if text.endswith("\n") else f"{text}\n").encode()
+    else:
+        data = encode_wav(audio_chunks)
+    file = path.open("wb")
+    try:
+        with file:
+            file.write(data)
+    except OSError as error:
+        error.filename = str(path)  # a full disk is reported without a path
+        if path.is_file() and not path.is_symlink():
+            path.unlink()
+        raise
 
 
 def encode_wav(audio_chunks: Sequence[AudioChunk]) -> bytes:

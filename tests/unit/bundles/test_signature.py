@@ -1,6 +1,7 @@
 """A signature covers every identifying field of one entry."""
 
 import base64
+import resource
 
 import msgspec
 import pytest
@@ -51,3 +52,22 @@ def test_check_foreign_or_missing_signature_is_rejected(signed, tmp_path):
         signature.check(msgspec.structs.replace(entry, sha256=None), [public])
     with pytest.raises(UsageError):
         signature.check(entry, ["no key"])
+
+
+def test_make_key_failed_write_leaves_no_file(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            signature.make_key(tmp_path / "key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    assert signature.make_key(tmp_path / "key") == signature.make_key(tmp_path / "key")
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_sign_empty_key_file_error_says_what_to_do(tmp_path):
+    (tmp_path / "key").touch()
+    with pytest.raises(UsageError, match="remove it and create a new key with: svc registry sign-key"):
+        signature.make_key(tmp_path / "key")

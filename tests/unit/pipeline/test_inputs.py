@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import warnings
 import wave
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.fakes.provider import FakeProvider
 from tests.unit.pipeline.conftest import install_bundle, run
 
 from svc.errors import UsageError
-from svc.pipeline.files import read_input
+from svc.pipeline.files import read_input, write_chunks
 from svc.pipeline.inputs import expand_inputs, output_names
 
 ASK = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
@@ -205,3 +206,20 @@ def test_read_input_truncated_audio_warns_with_its_name() -> None:
     Path("talk.wav").write_bytes(whole[:-32000])
     with pytest.warns(UserWarning, match=r"talk.wav: The WAV file is truncated: it has 1\.0 of 2\.0 seconds"):
         read_input("talk.wav", "audio")
+
+
+def test_write_chunks_full_disk_error_names_the_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        write_chunks(["text"], Path("/dev/full"))
+    assert Path("/dev/full").exists()
+
+
+def test_write_chunks_failed_write_leaves_no_incomplete_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_chunks(["x" * 100], tmp_path / "output.txt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
