@@ -14,6 +14,7 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, fin, sse
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
+SHORT_TEXT = "Two words are enough, and these are more."
 LONG_NAME = "mcp__a_server_with_a_long_name__and_a_tool_with_a_name_that_is_longer"
 LONG_TOOL: Any = {"name": LONG_NAME, "input_schema": {"type": "object"}}
 
@@ -44,6 +45,16 @@ def test_message_without_usage_states_estimate_of_ledger(
     message = got.parse()
     assert [block.type for block in message.content] == ["text"]
     check_estimate(gateway, got.headers["x-request-id"], message.usage)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_short_response_without_usage_counts_its_text_alone(
+    gateway: Gateway, provider_a: FakeProvider, path: str
+) -> None:
+    provider_a.plays(answer(200, openai_wire.chat(SHORT_TEXT, usage=None)))
+    got = gateway.request("POST", path, {"model": GPT, "max_tokens": 500, "messages": HI})
+    entry = entry_of(gateway, got.headers["x-request-id"], 30)
+    assert (entry["completion_tokens"], entry["estimated"]) == (len(SHORT_TEXT) // 4, True)
 
 
 @pytest.mark.parametrize("size", [None, 0, 7, 1000], ids=["one event", "one chunk", "small chunks", "large chunks"])

@@ -308,6 +308,17 @@ def test_gemini_unknown_fields_are_left_out_and_named(running: Gateway, vendors:
     assert sent.keys() == {"model", "messages", "presence_penalty"}
 
 
+def test_gemini_message_of_other_provider_has_only_known_fields(
+    running: Gateway, vendors: dict[str, FakeProvider]
+) -> None:
+    """Gemini rejects unknown names, and `refusal` that is null (github.com/github/copilot-sdk/issues/2061)."""
+    thinking = {"index": 0, "type": "thinking", "thinking": "Greet.", "signature": "c2ln"}
+    turn = {"role": "assistant", "content": "Hello", "refusal": None, "reasoning_content": "Greet."}
+    got = running.chat(MODELS["gemini"], messages=[*HI, {**turn, "thinking_blocks": [thinking]}, *HI])
+    assert got.status == 200
+    assert vendors["gemini"].requests[0].json["messages"] == [*HI, {"role": "assistant", "content": "Hello"}, *HI]
+
+
 def test_gemini_error_is_an_array(running: Gateway, vendors: dict[str, FakeProvider]) -> None:
     text = 'Invalid JSON payload received. Unknown name "reasoning": Cannot find field.'
     body = json.dumps([{"error": {"code": 400, "message": text, "status": "INVALID_ARGUMENT"}}]).encode()

@@ -3,7 +3,7 @@
     prompt        ASCII / 4, digits / 2, escaped quotes / 2, letters of other scripts by the length of their UTF-8,
                   TOKENS_PER_IMAGE for each image; base64 of images, documents and other media is not counted as
                   text, nor are ids of items of the Responses API, and long texts are sampled
-    completion    for each event with text, its ASCII / 4, and at least 1
+    completion    for each event with text, its ASCII / 4, and at least 1; bytes / 4 of the texts of other responses
 
 bench/estimates.py measures the error. docs/explanation/limits.md has the table.
 """
@@ -102,6 +102,10 @@ _ITEM_FIELDS: Final = re.compile(
 """Fields of an item of the Responses API that a client sends back, which no model reads."""
 _TEXT_FIELD_NAME: Final = rb'"(?:content|reasoning_content|refusal|arguments|text|thinking|partial_json|delta)"\s*:\s*"'
 _TEXT_FIELD: Final = re.compile(_TEXT_FIELD_NAME + rb'((?:[^"\\]|\\.)*+)"')
+_RESPONSE_TEXT_FIELD: Final = re.compile(
+    rb'"(?:content|reasoning_content|reasoning|refusal|arguments|text|thinking)"\s*:\s*"((?:[^"\\]|\\.)*+)"', re.DOTALL
+)
+"""A text in a complete response. vLLM and Ollama have their thinking in `reasoning`."""
 _NONEMPTY_TEXT_FIELD: Final = re.compile(_TEXT_FIELD_NAME + rb'[^"]')
 
 
@@ -275,6 +279,12 @@ def estimate_completion_tokens(size: int, first: bytes, last: bytes) -> int:
         events = first.count(b"\n\n")
         return round(middle_bytes * events / len(first)) if events else middle_bytes // TYPICAL_EVENT_BYTES
     return tokens + round(middle_bytes * tokens / length)
+
+
+def estimate_response_tokens(body: bytes) -> int:
+    """Estimate the completion tokens of a complete response from its texts, or else from all of its bytes."""
+    length = sum([len(text) for text in _RESPONSE_TEXT_FIELD.findall(body)])
+    return max(1, int((length or len(body)) / ASCII_CHARS_PER_TOKEN))
 
 
 def _measure_events(chunk: bytes) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from svc.dialects.token_estimate import (
     estimate_body_tokens,
     estimate_completion_tokens,
     estimate_prompt_tokens,
+    estimate_response_tokens,
 )
 from svc.wire.usage import TokenUsage
 
@@ -274,6 +275,16 @@ def test_prompt_tokens_long_text_is_proportional_to_size() -> None:
     assert estimate_prompt_tokens(b"a" * 32_768) == 8192
     half = b"a" * 200_000 + b"1" * 200_000
     assert estimate_prompt_tokens(half) == pytest.approx(150_000, rel=0.1)
+
+
+def test_response_tokens_count_texts_without_the_json_around_them() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": "' + "b" * 91 + '"}'}}
+    message = {"role": "assistant", "content": "a" * 400, "reasoning": "c" * 200, "tool_calls": [call]}
+    extra = {"extra_content": {"google": {"thought_signature": "c2ln" * 1000}}}
+    body = {"id": "x" * 100, "choices": [{"message": message | extra, "finish_reason": "tool_calls"}]}
+    assert estimate_response_tokens(json.dumps(body).encode()) == pytest.approx(175, abs=2)
+    assert estimate_response_tokens(b'{"content": "a\\"b"}') == 1
+    assert estimate_response_tokens(b"\xff" * 400) == 100
 
 
 def test_completion_tokens_interrupted_stream_interpolates_between_first_and_last() -> None:

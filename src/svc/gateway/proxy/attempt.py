@@ -20,7 +20,12 @@ from svc.dialects.endpoint import Codec
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
-from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens, find_text_chunk
+from svc.dialects.token_estimate import (
+    billable_usage,
+    estimate_completion_tokens,
+    estimate_response_tokens,
+    find_text_chunk,
+)
 from svc.dialects.upstream_errors import redact_key
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.routing.backends import Backend
@@ -103,6 +108,8 @@ class Attempt(ResponseReceiver):
     """The beginnings of the last chunks. The sample is the last one with text: events before an error have none."""
     _response_usage: TokenUsage | None = None
     """The usage that the provider has reported in a response that is no stream."""
+    _response_tokens: int | None = None
+    """The estimated tokens of a complete response that is no stream and states no usage."""
     _splice: Splice | None = None
     """Forwards chunks that bypass `on_body`."""
     _call: UpstreamCall | None = None
@@ -235,6 +242,8 @@ class Attempt(ResponseReceiver):
         """Tokens of the completion so far, estimated from all bytes. Images and other results count as well."""
         if not self._has_completion:
             return 0
+        if self._response_tokens is not None:
+            return self._response_tokens
         forwarded_tokens = self._splice.forwarded_tokens if self._splice is not None else 0
         last_chunk = find_text_chunk(self._recent_chunks) if self._recent_chunks else self.first_chunk
         return estimate_completion_tokens(self.received_bytes, self.first_chunk, last_chunk) + forwarded_tokens
@@ -502,6 +511,8 @@ class Attempt(ResponseReceiver):
             encoded = self._codec.decode_response(body)  # raises the error of a 200 response with an error object
             if self._transform is not None:
                 raise ProviderFailed("The provider did not respond with a stream.")
+            if encoded.usage is None:
+                self._response_tokens = estimate_response_tokens(body)
             if encoded.usage is None and self._request_body:
                 usage, self._has_estimated_usage = billable_usage(None, self._request_body, self.estimated_tokens)
                 encoded = self._codec.decode_response_with_usage(body, usage)
