@@ -33,6 +33,7 @@ INVALID = (
     (["--set", "networkPolicy.ingressNetworks={10.0.0.1}"], "does not match pattern"),
 )
 """Values that the chart must reject, and a part of the message."""
+WORKLOADS = (("Deployment", "gateway"), ("StatefulSet", "registry"))
 ONE_ACCOUNT = ["--set", "gateway.serviceAccount.name=svc,registry.serviceAccount.name=svc"]
 
 
@@ -82,8 +83,22 @@ def check_combinations(helm: str) -> None:
     find(helm, ONE_ACCOUNT, "ServiceAccount", "svc")
     bucket = ["--set", "registry.replicas=2,registry.s3.url=s3://models"]
     find(helm, bucket, "PodDisruptionBudget", "registry")
-    for kind, name in (("Deployment", "gateway"), ("StatefulSet", "registry")):
-        (container,) = find(helm, ["--set", "host=::"], kind, name)["spec"]["template"]["spec"]["containers"]
+    bucket[1] += ",registry.s3.port=9000"
+    environments = [
+        [
+            each
+            for each in find_container(helm, bucket, kind, name)["env"]
+            if each["name"].startswith(("AWS_", "SVC_BLOB"))
+        ]
+        for kind, name in WORKLOADS
+    ]
+    if not environments[0] or environments[0] != environments[1]:
+        raise CheckFailed(f"gateway and registry have different buckets: {environments}")
+    egress = find(helm, bucket, "NetworkPolicy", "gateway")["spec"]["egress"]
+    if 9000 not in [port["port"] for rule in egress for port in rule["ports"]]:
+        raise CheckFailed("the NetworkPolicy of the gateway does not permit the port of the bucket")
+    for kind, name in WORKLOADS:
+        container = find_container(helm, ["--set", "host=::"], kind, name)
         if container["args"][container["args"].index("--host") + 1] != "::":
             raise CheckFailed(f"with host=::, {name} has the arguments {container['args']}")
     for config in ("  [gateway]\n  drain_timeout = 5\n", "\t[gateway]\n", "\n\n[gateway]\n"):
@@ -103,6 +118,12 @@ def find(helm: str, options: Sequence[str], kind: str, name: str) -> Manifest:
     if len(found) != 1:
         raise CheckFailed(f"with {options}, there are {len(found)} objects {kind} {name}")
     return found[0]
+
+
+def find_container(helm: str, options: Sequence[str], kind: str, name: str) -> Manifest:
+    """Return the container of a workload. Raises CheckFailed."""
+    found: Manifest = find(helm, options, kind, name)["spec"]["template"]["spec"]["containers"][0]
+    return found
 
 
 def render(helm: str, options: Sequence[str]) -> str:

@@ -82,6 +82,30 @@ affinity:
     except: ["fd00:ec2::254/128"]
 {{- end }}
 
+{{- /* The bucket of the bundles, for the registry and for publishing through the gateway. */ -}}
+{{- define "svc.bucketEnvironment" -}}
+{{- with .Values.registry.s3 }}
+{{- if and $.Values.registry.enabled .url }}
+- name: SVC_BLOB_URL
+  value: {{ .url | quote }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom:
+    secretKeyRef: {name: {{ .secretName }}, key: access-key-id}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ .secretName }}, key: secret-access-key}
+{{- with .region }}
+- name: AWS_REGION
+  value: {{ . | quote }}
+{{- end }}
+{{- with .endpoint }}
+- name: AWS_ENDPOINT_URL_S3
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "svc.dnsEgress" -}}
 - to:
     - namespaceSelector:
