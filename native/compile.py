@@ -50,7 +50,7 @@ NO_WARNINGS = "-Wno-all"
 compilation."""
 
 
-def sources() -> list[Path]:
+def listed_sources() -> list[Path]:
     """Return the listed modules. Raises SystemExit for a name that is missing, listed twice, or cannot be compiled."""
     names = [line for line in LISTED.read_text().splitlines() if line and not line.startswith("#")]
     paths = [SOURCE / "svc" / name for name in names]
@@ -66,10 +66,10 @@ def sources() -> list[Path]:
     return sorted(paths)
 
 
-def known() -> list[Path]:
+def sources_with_imports() -> list[Path]:
     """Return the listed modules and their transitive imports of svc: their types and constants are compiled in."""
     found: set[Path] = set()
-    waiting = sources()
+    waiting = listed_sources()
     while waiting:
         path = waiting.pop()
         if path not in found:
@@ -89,36 +89,36 @@ def _imported(path: Path) -> Iterator[Path]:
 def digest() -> str:
     """Return a digest of everything that affects the compiled code."""
     sha = hashlib.sha256(f"{sys.version} {sysconfig.get_platform()} {importlib.metadata.version('mypy')}".encode())
-    for path in (Path(__file__), LISTED, ROOT / "pyproject.toml", *known()):
+    for path in (Path(__file__), LISTED, ROOT / "pyproject.toml", *sources_with_imports()):
         sha.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return sha.hexdigest()
 
 
-def compiled() -> list[Path]:
+def installed_modules() -> list[Path]:
     """Return the files that the compiler has written beside the sources."""
     return [*SOURCE.glob("*__mypyc*.so"), *SOURCE.glob("svc/**/*.so")]
 
 
-def current() -> bool:
-    """Whether the installed modules match the present sources."""
-    return STAMP.exists() and STAMP.read_text() == digest() and len(compiled()) == len(sources()) + 1
+def is_current() -> bool:
+    """Return whether the installed modules match the present sources."""
+    return STAMP.exists() and STAMP.read_text() == digest() and len(installed_modules()) == len(listed_sources()) + 1
 
 
 def clean() -> None:
     """Remove the installed modules."""
-    for path in compiled():
+    for path in installed_modules():
         path.unlink()
     STAMP.unlink(missing_ok=True)
 
 
 def can_compile() -> bool:
-    """Whether a C compiler and Python's headers are available."""
+    """Return whether a C compiler and Python's headers are available."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return shutil.which(compiler) is not None and Path(sysconfig.get_paths()["include"], "Python.h").exists()
 
 
 @contextlib.contextmanager
-def locked(*, wait: bool) -> Iterator[bool]:
+def hold_lock(*, wait: bool) -> Iterator[bool]:
     """Hold the lock of the compilation. Yields False if another process holds it and `wait` is False."""
     BUILD.mkdir(parents=True, exist_ok=True)
     with LOCK.open("w") as file:
@@ -140,7 +140,7 @@ def build() -> None:
     for outdated in (new, READY):
         shutil.rmtree(outdated, ignore_errors=True)
     os.chdir(SOURCE)  # mypyc names modules by their paths
-    names = [str(path.relative_to(SOURCE)) for path in sources()]
+    names = [str(path.relative_to(SOURCE)) for path in listed_sources()]
     modules = mypycify([*OPTIONS, *names], opt_level="2", debug_level="0", target_dir=str(BUILD))
     for module in modules:
         module.extra_compile_args = [*module.extra_compile_args, NO_WARNINGS]  # mypycify gives all the same list
@@ -169,7 +169,7 @@ def install() -> None:
 
 def compile_now() -> None:
     """Compile what is outdated, and install it. Waits for a compilation in the background."""
-    with locked(wait=True):
+    with hold_lock(wait=True):
         if not is_ready():
             print("compiling the hot path; this takes two to four minutes", flush=True)
             build()
@@ -197,7 +197,7 @@ def install_or_compile_later() -> None:
 def compile_in_background() -> None:
     """Compile at the lowest priority, unless another process compiles."""
     os.nice(19)
-    with locked(wait=False) as is_first:
+    with hold_lock(wait=False) as is_first:
         if is_first and not is_ready():
             try:
                 build()
@@ -207,7 +207,7 @@ def compile_in_background() -> None:
 
 
 def _is_compiling() -> bool:
-    with locked(wait=False) as is_free:
+    with hold_lock(wait=False) as is_free:
         return not is_free
 
 
@@ -217,13 +217,13 @@ def main() -> int:
     if command == "clean":
         clean()
     elif command == "check":
-        return int(bool(compiled()) and not current())
+        return int(bool(installed_modules()) and not is_current())
     elif command == "background":
         compile_in_background()
     elif not can_compile():
         clean()
         print("no C compiler, or no Python headers: the gateway runs from source, at about half its speed")
-    elif current():
+    elif is_current():
         return 0
     elif command == "install":
         install_or_compile_later()

@@ -110,7 +110,7 @@ def stage_source(target: Path, commit: str, epoch: int) -> Path:
     archive = target.with_suffix(".tar")
     git("archive", "--output", str(archive), commit)
     archives.unpack_tar(archive, target)
-    check([sys.executable, str(ROOT / "console" / "build.py")], "the console")
+    run_command([sys.executable, str(ROOT / "console" / "build.py")], "the console")
     shutil.copytree(ROOT / "src" / "svc" / "console" / "static", target / "src" / "svc" / "console" / "static")
     (target / "man").mkdir()
     (target / "man" / "svc.1").write_text(format_man_page(epoch), encoding="utf-8")
@@ -123,7 +123,7 @@ def run_backend(function: str, source: Path, output: Path) -> Path:
     """Call a function of the build backend, and return the archive that it wrote."""
     output.mkdir(parents=True, exist_ok=True)
     code = f"from setuptools import build_meta; print(build_meta.{function}({str(output)!r}))"
-    completed = check([sys.executable, "-c", code], function, cwd=source)
+    completed = run_command([sys.executable, "-c", code], function, cwd=source)
     return output / completed.strip().splitlines()[-1]
 
 
@@ -164,9 +164,11 @@ def make_environment(python: str, name: str, lock: str) -> Path:
     stamp = folder / lock
     if not stamp.is_file() or stamp.read_bytes() != requirements.read_bytes():
         shutil.rmtree(folder, ignore_errors=True)
-        check([python, "-m", "venv", str(folder)], "a virtual environment")
+        run_command([python, "-m", "venv", str(folder)], "a virtual environment")
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        check([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(requirements)], f"the packages of {lock}")
+        run_command(
+            [*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(requirements)], f"the packages of {lock}"
+        )
         shutil.copyfile(requirements, stamp)
     return folder / "bin"
 
@@ -176,7 +178,7 @@ def compile_modules(tag: str, python: str, unpacked: Path, source: Path) -> dict
     bin_folder = make_environment(python, tag, "build.lock")
     shutil.copytree(unpacked, source)
     command = [str(bin_folder / "python"), str(source / "native" / "compile.py")]
-    prefix = check([command[0], "-c", "import sys; print(sys.base_prefix)"], "the folder of Python").strip()
+    prefix = run_command([command[0], "-c", "import sys; print(sys.base_prefix)"], "the folder of Python").strip()
     cflags = COMPILE_FLAGS.format(source=source, environment=bin_folder.parent, python=prefix)
     flags = {"CFLAGS": cflags, "LDSHARED": LINKER, "CC": "gcc"}
     with (source.parent / f"{tag}.log").open("wb") as log:
@@ -194,7 +196,7 @@ def repair(wheel: Path, output: Path) -> Path:
     """Give a wheel the oldest manylinux tag that its symbols allow."""
     tools = make_environment(sys.executable, "tools", "tools.lock")
     path = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    check([str(tools / "auditwheel"), "repair", "--wheel-dir", str(output), str(wheel)], "auditwheel", env=path)
+    run_command([str(tools / "auditwheel"), "repair", "--wheel-dir", str(output), str(wheel)], "auditwheel", env=path)
     (repaired,) = output.glob("*.whl")
     return repaired
 
@@ -202,12 +204,12 @@ def repair(wheel: Path, output: Path) -> Path:
 def sign(folder: Path) -> None:
     if command := os.environ.get("DIST_SIGN"):
         for path in sorted(folder.iterdir()):
-            check(["sh", "-c", command, "sign", path.name], f"DIST_SIGN for {path.name}", cwd=folder)
+            run_command(["sh", "-c", command, "sign", path.name], f"DIST_SIGN for {path.name}", cwd=folder)
 
 
-def check(
+def run_command(
     command: Iterable[str],
-    what: str,
+    step: str,
     *,
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
@@ -215,7 +217,7 @@ def check(
     """Run a command, and return its output. Raises BuildFailed with the end of it."""
     completed = subprocess.run(list(command), check=False, cwd=cwd, env=env, text=True, capture_output=True)
     if completed.returncode:
-        raise BuildFailed(f"{what}: {(completed.stderr + completed.stdout)[-2000:]}")
+        raise BuildFailed(f"{step}: {(completed.stderr + completed.stdout)[-2000:]}")
     return completed.stdout
 
 

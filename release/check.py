@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from release import archives  # noqa: E402
-from release.build import BuildFailed, check, make_environment, say  # noqa: E402
+from release.build import BuildFailed, make_environment, run_command, say  # noqa: E402
 
 REQUIREMENT = "svc-gateway[local,speech]"
 GATEWAY_LINE = re.compile(rb"^gateway +(http://\S+)/v1", re.MULTILINE)
@@ -84,7 +84,7 @@ def check_files(dist: Path) -> None:
         "sys.exit(str(error) if error else 0)"
     )
     tools = make_environment(sys.executable, "tools", "tools.lock")
-    check([str(tools / "python"), "-c", code, str(document)], "the SBOM")
+    run_command([str(tools / "python"), "-c", code, str(document)], "the SBOM")
     say("checksums and SBOM: ok")
 
 
@@ -155,13 +155,13 @@ def clean_environment(work: Path, *folders: Path) -> dict[str, str]:
 
 
 def install_with_pip(work: Path, index: str) -> tuple[list[str], dict[str, str]]:
-    check([sys.executable, "-m", "venv", str(work / "venv")], "a virtual environment")
+    run_command([sys.executable, "-m", "venv", str(work / "venv")], "a virtual environment")
     folder = work / "venv" / "bin"
     environment = clean_environment(work, folder)
     pip = [str(folder / "python"), "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
     # pip's own configuration names the index of the dependencies, so it needs the real home.
     home = {**environment, "HOME": os.environ.get("HOME", "/")}
-    check([*pip, "--extra-index-url", index, REQUIREMENT], "pip install", env=home)
+    run_command([*pip, "--extra-index-url", index, REQUIREMENT], "pip install", env=home)
     return [str(folder / "svc")], environment
 
 
@@ -171,7 +171,7 @@ def install_with_uvx(work: Path, index: str) -> tuple[list[str], dict[str, str]]
     environment["UV_CACHE_DIR"] = str(work / "cache")
     uvx = [str(tools / "uvx"), "--quiet", "--no-build", "--python", sys.executable, "--index", index]
     command = [*uvx, "--from", REQUIREMENT, "svc"]
-    check([*command, "--version"], "uvx", env=environment)
+    run_command([*command, "--version"], "uvx", env=environment)
     return command, environment
 
 
@@ -182,7 +182,7 @@ def install_with_pipx(work: Path, index: str) -> tuple[list[str], dict[str, str]
     environment |= {"PIPX_HOME": str(work / "pipx"), "PIPX_BIN_DIR": str(programs), "PIPX_MAN_DIR": str(work / "man")}
     options = ["--python", sys.executable, "--pip-args", f"--extra-index-url={index} --only-binary=:all:"]
     home = {**environment, "HOME": os.environ.get("HOME", "/"), "PATH": os.pathsep.join((str(programs), str(tools)))}
-    check([str(tools / "pipx"), "install", "--quiet", *options, REQUIREMENT], "pipx install", env=home)
+    run_command([str(tools / "pipx"), "install", "--quiet", *options, REQUIREMENT], "pipx install", env=home)
     if not (work / "man" / "man1" / "svc.1").exists():
         raise BuildFailed("pipx did not find the man page")
     return [str(programs / "svc")], environment
@@ -196,7 +196,7 @@ def check_program(command: list[str], environment: dict[str, str], work: Path, l
     for program in ("cc", "gcc", "node", "npm"):
         if shutil.which(program, path=environment["PATH"]):
             raise BuildFailed(f"{program} is in PATH, which the check must do without")
-    facts = json.loads(check([*command, "--version", "--json"], "svc --version", env=environment))
+    facts = json.loads(run_command([*command, "--version", "--json"], "svc --version", env=environment))
     has_compiled_wheel = any(f"-cp{sys.version_info[0]}{sys.version_info[1]}-" in path.name for path in dist.iterdir())
     (document,) = dist.glob("*.cdx.json")
     (commit,) = json.loads(document.read_text(encoding="utf-8"))["metadata"]["component"]["properties"]

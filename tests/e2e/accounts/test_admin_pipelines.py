@@ -93,7 +93,7 @@ def wait_for_children(gateway: Gateway, count: int) -> list[int]:
 def test_examples_are_those_of_the_repository(admin: Admin) -> None:
     listed = admin("GET", "/v1/admin/pipelines/examples").json["data"]
     assert [each["name"] for each in listed] == ["ask", "transcribe", "voice-assistant"]
-    assert listed[0]["description"] == "A question, answered by a model behind a gateway"
+    assert listed[0]["description"] == "Sends a question to a model of a gateway"
     for each in listed:
         original = Path("examples", f"{each['name']}.yaml").read_text(encoding="utf-8")
         assert original.endswith(each["yaml"])
