@@ -19,6 +19,7 @@ from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import OutcomeUnknown, RedisClient, RedisReplyError
 from svc.stores.redis.cluster import SLOTS
 from svc.stores.redis.factory import open_redis
+from tests.fakes.ports import closed_cluster_port
 from tests.fakes.redis_server import RedisServer, debian_server_binary
 
 Outcome = RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable
@@ -197,7 +198,7 @@ async def test_counter_calls_server_that_refuses_writes_is_down(
 
 async def test_counter_calls_cluster_with_one_address_gets_single_calls(tmp_path: Path) -> None:
     """A server of a cluster with one shard, or a proxy, refuses a script with keys of several slots."""
-    with RedisServer("--cluster-enabled", "yes", "--dir", str(tmp_path)) as server:
+    with RedisServer("--cluster-enabled", "yes", "--dir", str(tmp_path), port=closed_cluster_port()) as server:
         for first in range(0, SLOTS, 1024):
             server.tell(f"CLUSTER ADDSLOTS {' '.join(map(str, range(first, first + 1024)))}")
         redis = open_redis(server.url)
