@@ -9,45 +9,54 @@ content of long strings is not validated here.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 MIN_SKELETON_BODY_BYTES: Final = 32 * 1024
 MAX_SKELETON_STRING_BYTES: Final = 1024
-MIN_BYTES_PER_QUOTE: Final = 256
-"""Minimum bytes per quote. With more quotes, parsing the complete body costs less."""
+MIN_BYTES_PER_SEARCH: Final = 256
+"""Minimum bytes per search for a quote. With more quotes, escaped ones included, parsing the body costs less."""
 MAX_BODY_BACKSLASHES: Final = 1_000_000
 """Maximum backslashes in a body. Each costs CPU time, and a million implies more text than any model accepts."""
+MIN_BYTES_PER_BACKSLASH: Final = 512
+"""With more backslashes, counting them in all bytes costs less than searching for each."""
 MAX_BODY_VALUES: Final = 100_000
 """Maximum parts, keys and other values of a body. Decoding this number takes about 50 ms."""
-MAX_SCANNABLE_DELIMITERS: Final = 10 * MAX_BODY_VALUES
+MIN_BYTES_PER_VALUE: Final = 2
+"""Bytes of the shortest value with its delimiter."""
 BACKSLASH_CODE: Final = ord("\\")
-_STRING_REMAINDER: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-"""The rest of a string up to its closing quote."""
-_QUOTED_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string with its quotes. An unterminated last one matches too, which prevents a new search at each quote."""
+_DELIMITERS: Final = b",:[{"
+"""The characters that precede values. Each value except for the first has one."""
 
 
 def has_excess_backslashes(raw: bytes) -> bool:
     """Return whether a body has more than MAX_BODY_BACKSLASHES backslashes."""
-    return len(raw) > MAX_BODY_BACKSLASHES and raw.count(b"\\") > MAX_BODY_BACKSLASHES
+    if len(raw) <= MAX_BODY_BACKSLASHES:
+        return False
+    count, max_searches = 0, len(raw) // MIN_BYTES_PER_BACKSLASH
+    index = raw.find(b"\\")
+    while index >= 0 and count < max_searches:
+        count += 1
+        index = raw.find(b"\\", index + 1)
+    return index >= 0 and count + raw.count(b"\\", index) > MAX_BODY_BACKSLASHES
 
 
 def has_excess_values(skeleton: bytes) -> bool:
     """Return whether the skeleton of a body has more than MAX_BODY_VALUES values, without decoding it."""
-    if len(skeleton) < MIN_SKELETON_BODY_BYTES or (delimiters := _count_delimiters(skeleton)) <= MAX_BODY_VALUES:
+    if len(skeleton) <= MIN_BYTES_PER_VALUE * MAX_BODY_VALUES or _count_delimiters(skeleton) <= MAX_BODY_VALUES:
         return False
-    if delimiters > MAX_SCANNABLE_DELIMITERS:  # even if most of them are in strings
-        return True
-    without_strings, string_count = _QUOTED_STRING.subn(
-        b"", skeleton, MAX_BODY_VALUES
-    )  # delimiters in strings precede no values
-    return string_count == MAX_BODY_VALUES or _count_delimiters(without_strings) > MAX_BODY_VALUES
+    segments: list[bytes] = []  # delimiters in strings precede no values
+    string_count = position = 0
+    while string_count < MAX_BODY_VALUES and (start := skeleton.find(b'"', position)) >= 0:
+        segments.append(skeleton[position:start])
+        string_count += 1
+        end, _ = find_closing_quote(skeleton, start + 1)
+        position = end + 1 if end >= 0 else len(skeleton)
+    segments.append(skeleton[position:])
+    return string_count == MAX_BODY_VALUES or _count_delimiters(b"".join(segments)) > MAX_BODY_VALUES
 
 
 def _count_delimiters(text: bytes) -> int:
-    """Count the delimiters that precede values. Each value except for the first has one."""
-    return text.count(b",") + text.count(b":") + text.count(b"[") + text.count(b"{")
+    return len(text) - len(text.translate(None, _DELIMITERS))
 
 
 def strip_long_strings(raw: bytes) -> bytes:
@@ -55,14 +64,12 @@ def strip_long_strings(raw: bytes) -> bytes:
     if len(raw) < MIN_SKELETON_BODY_BYTES:
         return raw
     segments: list[bytes] = []
-    copied_to, quotes_left = 0, len(raw) // MIN_BYTES_PER_QUOTE
+    copied_to, searches_left = 0, len(raw) // MIN_BYTES_PER_SEARCH
     start = raw.find(b'"')
     while start >= 0:
-        end = raw.find(b'"', start + 1)
-        if end > 0 and raw[end - 1] == BACKSLASH_CODE:
-            end = _find_closing_quote(raw, start + 1)
-        quotes_left -= 2
-        if quotes_left < 0 or end < 0:
+        end, searches = find_closing_quote(raw, start + 1, searches_left)
+        searches_left -= searches + 1
+        if end < 0 or searches_left < 0:
             return raw
         if end - start > MAX_SKELETON_STRING_BYTES:
             segments.append(raw[copied_to : start + 1])
@@ -72,8 +79,24 @@ def strip_long_strings(raw: bytes) -> bytes:
     return b"".join(segments)
 
 
-def _find_closing_quote(raw: bytes, start: int) -> int:
-    """Return the index of the closing quote of a string with escapes, or -1."""
-    remainder = _STRING_REMAINDER.match(raw, start)
-    end = remainder.end() if remainder is not None else len(raw)
-    return end if end < len(raw) and raw[end] != BACKSLASH_CODE else -1
+def find_closing_quote(raw: bytes, start: int, max_searches: int = MAX_BODY_BACKSLASHES + 1) -> tuple[int, int]:
+    """Return the index of the closing quote of a string that begins at `start`, and the number of searches for it.
+
+    The index is -1 for an unterminated string, and for one with `max_searches` or more escaped quotes.
+    """
+    searches = 1
+    end = raw.find(b'"', start)
+    while end >= 0 and _is_escaped(raw, end, start):
+        if searches >= max_searches:
+            return -1, searches
+        searches += 1
+        end = raw.find(b'"', end + 1)
+    return end, searches
+
+
+def _is_escaped(raw: bytes, index: int, start: int) -> bool:
+    """Return whether an odd number of backslashes precede a character of a string that begins at `start`."""
+    first = index
+    while first > start and raw[first - 1] == BACKSLASH_CODE:
+        first -= 1
+    return (index - first) % 2 == 1

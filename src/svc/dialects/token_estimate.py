@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from svc.dialects.base import RequestBody
-from svc.dialects.json_skeleton import BACKSLASH_CODE, strip_long_strings
+from svc.dialects.json_skeleton import BACKSLASH_CODE, find_closing_quote, strip_long_strings
 from svc.dialects.routing_info import RoutingInfo
 from svc.wire.usage import TokenUsage
 
@@ -88,12 +88,17 @@ _LINK_MARKS: Final = (b'"image', b'_url"')
 """Marks of media as links or as base64. A skeleton does not tell which."""
 _LOW_DETAIL: Final = re.compile(rb'"detail"\s*:\s*"low"')
 _DOCUMENT_PART: Final = re.compile(rb'"type"\s*:\s*"(?:document|file|input_file)"')
-_BASE64_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{256,}+")
-"""Matches only at the start of a run, so that a shorter run is not searched again from each character."""
-_BASE64_ESCAPES: Final = (
-    *((b"\\u002B", b"+"), (b"\\u002b", b"+"), (b"\\u002F", b"/"), (b"\\u002f", b"/")),
-    *((b"\\u003D", b"="), (b"\\u003d", b"=")),
-)
+MIN_BASE64_BYTES: Final = 256
+"""Minimum length of a string with base64 of media."""
+BASE64_SAMPLE_BYTES: Final = 64
+BASE64_SAMPLE_COUNT: Final = 16
+"""Size and number of the samples that tell base64 from text."""
+_BASE64_CHARACTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+_BASE64_ESCAPE: Final = re.compile(rb"\\(?:[/nr]|u00(?:2[BbFf]|3[Dd]))|\\[^\\]{0,4}\Z")
+"""An escape in base64, or a part of one at the end. Some encoders escape slashes, and .NET's also plus signs."""
+_DATA_URL_MARK: Final = b";base64,"
+MAX_DATA_URL_PREFIX_BYTES: Final = 256
+"""Maximum length of a data URL (RFC 2397) up to its base64."""
 _ITEM_MARKS: Final = (b'put_text"', b'"function_call')
 _ITEM_FIELDS: Final = re.compile(
     rb'"(?:(?:id|call_id|status)"\s*:\s*"[^"\\]{0,256}"|(?:annotations|logprobs|summary)"\s*:\s*\[\s*\]'
@@ -149,20 +154,52 @@ def _separate_media(raw: bytes, skeleton: bytes) -> tuple[float, bytes]:
     """Return the estimated tokens of the media of a body, and the body without their base64."""
     has_links = _contains_any(skeleton, _LINK_MARKS)
     if not _contains_any(skeleton, _BASE64_MARKS) and not (has_links and skeleton is not raw):
-        return (_estimate_media_tokens(raw, 0) if has_links else 0.0), raw
-    raw = _unescape_base64(raw)
-    text = _BASE64_RUN.sub(b"", raw)
-    return _estimate_media_tokens(raw, len(raw) - len(text)), text
+        return (_estimate_media_tokens(skeleton, 0) if has_links else 0.0), raw
+    text, base64_bytes = _remove_base64(raw)
+    return _estimate_media_tokens(skeleton, base64_bytes), text
 
 
-def _unescape_base64(raw: bytes) -> bytes:
-    """Replace the escapes of characters of base64: some encoders escape slashes, and .NET's also plus signs."""
-    raw = raw.replace(b"\\/", b"/")
-    if raw.find(b"\\u00") < 0:
-        return raw
-    for escape, character in _BASE64_ESCAPES:
-        raw = raw.replace(escape, character)
-    return raw
+def _remove_base64(raw: bytes) -> tuple[bytes, int]:
+    """Return a body without the base64 of its strings, and the length of that base64 without escapes."""
+    segments: list[bytes] = []
+    copied_to = base64_bytes = 0
+    start = raw.find(b'"')
+    while start >= 0:
+        end, _ = find_closing_quote(raw, start + 1)
+        if end < 0:
+            break
+        if end - start > MIN_BASE64_BYTES:
+            mark = raw.find(_DATA_URL_MARK, start, start + MAX_DATA_URL_PREFIX_BYTES)
+            data_start = start + 1 if mark < 0 else mark + len(_DATA_URL_MARK)
+            if _is_base64(raw, data_start, end):
+                base64_bytes += _count_unescaped(raw, data_start, end)
+                segments.append(raw[copied_to:data_start])
+                copied_to = end
+        start = raw.find(b'"', end + 1)
+    segments.append(raw[copied_to:])
+    return b"".join(segments), base64_bytes
+
+
+def _is_base64(raw: bytes, start: int, end: int) -> bool:
+    """Return whether samples of a string have only characters of base64, which may be escaped."""
+    size, step = BASE64_SAMPLE_BYTES, max(BASE64_SAMPLE_BYTES, (end - start) // BASE64_SAMPLE_COUNT)
+    while start < end:
+        sample = raw[start : min(start + size, end)]
+        if sample.find(b"\\") >= 0:
+            sample = _BASE64_ESCAPE.sub(b"", sample)
+        if sample.translate(None, _BASE64_CHARACTERS):
+            return False
+        start += step
+    return True
+
+
+def _count_unescaped(raw: bytes, start: int, end: int) -> int:
+    """Return the length of base64 without the escapes of its slashes, plus signs and equals signs."""
+    length = end - start
+    if raw.find(b"\\", start, end) < 0:
+        return length
+    unicode_escapes = raw.count(b"\\u", start, end)
+    return length - raw.count(b"\\", start, end) - unicode_escapes * _UNICODE_ESCAPE_DIGITS
 
 
 def _take_samples(raw: bytes, count: int, size: int) -> tuple[bytes, bool]:
@@ -251,16 +288,16 @@ def _estimate_letter(escape: bytes) -> float:
     return 1 / TWO_BYTE_LETTERS_PER_TOKEN if escape[2] < 0x38 else 1 / INDIC_LETTERS_PER_TOKEN
 
 
-def _estimate_media_tokens(raw: bytes, base64_bytes: int) -> float:
+def _estimate_media_tokens(skeleton: bytes, base64_bytes: int) -> float:
     """Estimate the tokens of images, and of documents, audio or other media of `base64_bytes` bytes."""
-    images = len(_IMAGE_PART.findall(raw))
-    low_detail = len(_LOW_DETAIL.findall(raw)) if images else 0
+    images = len(_IMAGE_PART.findall(skeleton))
+    low_detail = len(_LOW_DETAIL.findall(skeleton)) if images else 0
     tokens = float((images - low_detail) * TOKENS_PER_IMAGE + low_detail * TOKENS_PER_LOW_DETAIL_IMAGE)
     if not base64_bytes:
         return tokens
-    if _DOCUMENT_PART.search(raw):
+    if _DOCUMENT_PART.search(skeleton):
         return tokens + base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
-    if b'"input_audio"' in raw:
+    if b'"input_audio"' in skeleton:
         return tokens + base64_bytes / AUDIO_BASE64_BYTES_PER_TOKEN
     return tokens if images else base64_bytes / DOCUMENT_BASE64_BYTES_PER_TOKEN
 

@@ -46,7 +46,12 @@ def test_skeleton_body_of_short_strings_returns_same_object() -> None:
 
 
 def test_skeleton_escaped_quotes_in_long_string_are_removed() -> None:
-    assert strip_long_strings(request('"quoted" ' * 10_000)) == request("")
+    assert strip_long_strings(request('"quoted" word' * 10 + LONG)) == request("")
+
+
+def test_skeleton_body_with_many_escaped_quotes_returns_same_object() -> None:
+    full = request('"quoted" ' * 10_000)
+    assert strip_long_strings(full) is full
 
 
 def test_skeleton_unterminated_string_returns_same_object() -> None:
