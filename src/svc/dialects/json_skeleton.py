@@ -13,8 +13,8 @@ from typing import Final
 
 MIN_SKELETON_BODY_BYTES: Final = 32 * 1024
 MAX_SKELETON_STRING_BYTES: Final = 1024
-MIN_BYTES_PER_SEARCH: Final = 256
-"""Minimum bytes per search for a quote. With more quotes, escaped ones included, parsing the body costs less."""
+MIN_BYTES_PER_SEARCH: Final = 128
+"""Minimum bytes per search for a quote. With more quotes, escaped ones included, parsing the rest costs less."""
 MAX_BODY_BACKSLASHES: Final = 1_000_000
 """Maximum backslashes in a body. Each costs CPU time, and a million implies more text than any model accepts."""
 MIN_BYTES_PER_BACKSLASH: Final = 512
@@ -60,7 +60,7 @@ def _count_delimiters(text: bytes) -> int:
 
 
 def strip_long_strings(raw: bytes) -> bytes:
-    """Empty strings over MAX_SKELETON_STRING_BYTES. A short body, or one with many quotes, is returned unchanged."""
+    """Empty strings over MAX_SKELETON_STRING_BYTES. A short body, and the end of one with many quotes, is unchanged."""
     if len(raw) < MIN_SKELETON_BODY_BYTES:
         return raw
     segments: list[bytes] = []
@@ -69,14 +69,17 @@ def strip_long_strings(raw: bytes) -> bytes:
     while start >= 0:
         end, searches = find_closing_quote(raw, start + 1, searches_left)
         searches_left -= searches + 1
-        if end < 0 or searches_left < 0:
-            return raw
+        if end < 0:
+            break
         if end - start > MAX_SKELETON_STRING_BYTES:
             segments.append(raw[copied_to : start + 1])
             copied_to = end
+        if searches_left <= 0:
+            break
         start = raw.find(b'"', end + 1)
-    segments.append(raw[copied_to:])
-    return b"".join(segments)
+    if not segments:
+        return raw
+    return b"".join((*segments, raw[copied_to:]))
 
 
 def find_closing_quote(raw: bytes, start: int, max_searches: int = MAX_BODY_BACKSLASHES + 1) -> tuple[int, int]:

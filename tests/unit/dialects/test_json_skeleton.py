@@ -54,6 +54,11 @@ def test_skeleton_body_with_many_escaped_quotes_returns_same_object() -> None:
     assert strip_long_strings(full) is full
 
 
+def test_skeleton_long_string_before_many_quotes_is_emptied() -> None:
+    stop = ['"quoted"'] * 10_000
+    assert strip_long_strings(request(LONG, stop=stop)) == request("", stop=stop)
+
+
 def test_skeleton_unterminated_string_returns_same_object() -> None:
     cut = request(LONG)[:-40]
     assert strip_long_strings(cut) is cut

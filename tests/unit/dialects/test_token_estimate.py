@@ -246,6 +246,29 @@ def test_prompt_tokens_base64_of_unknown_media_counts_as_that_of_a_document() ->
         assert estimate_prompt_tokens(raw) == pytest.approx(len(data) / 40, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        base64.encodebytes(bytes(range(256)) * 200).decode(),
+        base64.encodebytes(bytes(range(256)) * 200).decode().replace("\n", "\r\n"),
+        "data:image/png;charset=x;base64," + base64.b64encode(bytes(range(256)) * 200).decode(),
+    ],
+    ids=["lines", "lines of MIME", "data URL"],
+)
+def test_prompt_tokens_each_form_of_base64_is_not_counted_as_text(data: str) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    assert 1000 <= estimate_prompt_tokens(body([image])) <= 1100
+
+
+@pytest.mark.parametrize("text", ["A word. " * 1000, "\u8a9e" * 3000, '{"image": "' + "QUJD" * 2000 + '"}'])
+def test_prompt_tokens_text_beside_base64_is_counted(text: str) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD" * 2000}}
+    expected = estimate_prompt_tokens(body(text)) + 1000
+    for is_escaped in (False, True):
+        raw = json.dumps(json.loads(body([image, {"type": "text", "text": text}])), ensure_ascii=is_escaped).encode()
+        assert estimate_prompt_tokens(raw) == pytest.approx(expected, rel=0.1)
+
+
 def test_body_tokens_images_beside_a_text_are_not_counted_as_text() -> None:
     data = base64.b64encode(b"\x01\x02\xfe" * 20_000).decode()
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
