@@ -13,8 +13,10 @@ from typing import Final
 
 MIN_SKELETON_BODY_BYTES: Final = 32 * 1024
 MAX_SKELETON_STRING_BYTES: Final = 1024
-MIN_BYTES_PER_SEARCH: Final = 128
-"""Minimum bytes per search for a quote. With more quotes, escaped ones included, parsing the rest costs less."""
+MIN_BYTES_PER_QUOTE: Final = 16
+"""Minimum bytes per quote. With more quotes, escaped ones included, parsing the rest costs less."""
+WINDOW_BYTES: Final = 2048
+"""Bytes after a quote that are split at all quotes, at half of the cost of a search for each."""
 MAX_BODY_BACKSLASHES: Final = 1_000_000
 """Maximum backslashes in a body. Each costs CPU time, and a million implies more text than any model accepts."""
 MIN_BYTES_PER_BACKSLASH: Final = 512
@@ -49,7 +51,7 @@ def has_excess_values(skeleton: bytes) -> bool:
     while string_count < MAX_BODY_VALUES and (start := skeleton.find(b'"', position)) >= 0:
         segments.append(skeleton[position:start])
         string_count += 1
-        end, _ = find_closing_quote(skeleton, start + 1)
+        end = find_closing_quote(skeleton, start + 1)
         position = end + 1 if end >= 0 else len(skeleton)
     segments.append(skeleton[position:])
     return string_count == MAX_BODY_VALUES or _count_delimiters(b"".join(segments)) > MAX_BODY_VALUES
@@ -64,37 +66,35 @@ def strip_long_strings(raw: bytes) -> bytes:
     if len(raw) < MIN_SKELETON_BODY_BYTES:
         return raw
     segments: list[bytes] = []
-    copied_to, searches_left = 0, len(raw) // MIN_BYTES_PER_SEARCH
-    start = raw.find(b'"')
-    while start >= 0:
-        end, searches = find_closing_quote(raw, start + 1, searches_left)
-        searches_left -= searches + 1
-        if end < 0:
-            break
-        if end - start > MAX_SKELETON_STRING_BYTES:
-            segments.append(raw[copied_to : start + 1])
-            copied_to = end
-        if searches_left <= 0:
-            break
-        start = raw.find(b'"', end + 1)
+    copied_to, quotes_left = 0, len(raw) // MIN_BYTES_PER_QUOTE
+    start = -1  # of the string that a window begins in
+    window_start = raw.find(b'"')
+    while window_start >= 0 and quotes_left > 0:
+        parts = raw[window_start : window_start + WINDOW_BYTES].split(b'"')
+        quote_count = len(parts) - 1
+        quotes_left -= quote_count
+        index = window_start - 1
+        for number in range(quote_count):
+            index += len(parts[number]) + 1
+            if start < 0:
+                start = index
+            elif not _is_escaped(raw, index, start + 1):
+                if index - start > MAX_SKELETON_STRING_BYTES:
+                    segments.append(raw[copied_to : start + 1])
+                    copied_to = index
+                start = -1
+        window_start = raw.find(b'"', window_start + WINDOW_BYTES)
     if not segments:
         return raw
     return b"".join((*segments, raw[copied_to:]))
 
 
-def find_closing_quote(raw: bytes, start: int, max_searches: int = MAX_BODY_BACKSLASHES + 1) -> tuple[int, int]:
-    """Return the index of the closing quote of a string that begins at `start`, and the number of searches for it.
-
-    The index is -1 for an unterminated string, and for one with `max_searches` or more escaped quotes.
-    """
-    searches = 1
+def find_closing_quote(raw: bytes, start: int) -> int:
+    """Return the index of the closing quote of a string that begins at `start`, or -1 if it is unterminated."""
     end = raw.find(b'"', start)
     while end >= 0 and _is_escaped(raw, end, start):
-        if searches >= max_searches:
-            return -1, searches
-        searches += 1
         end = raw.find(b'"', end + 1)
-    return end, searches
+    return end
 
 
 def _is_escaped(raw: bytes, index: int, start: int) -> bool:

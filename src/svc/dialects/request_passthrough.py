@@ -63,11 +63,12 @@ def pass_through_request(
     ):
         return _reencode(raw, profile, ask_usage=ask_usage)
     if routing_info.model != profile.model:
+        start, stop = find_field_spans(skeleton, fields)["model"]
         if skeleton is not raw:
-            fields = _decode_unambiguous_fields(raw)
-            if not fields:  # the skeleton has no long names
+            shift = _find_shift(raw, skeleton, start, stop)
+            if shift is None:
                 return _reencode(raw, profile, ask_usage=ask_usage)
-        start, stop = find_field_spans(raw, fields)["model"]
+            start, stop = start + shift, stop + shift
         raw = b"".join((raw[:start], msgspec.json.encode(profile.model), memoryview(raw)[stop:]))
     if ask_usage and not has_stream_options:
         end = len(raw) - 1 if raw[-1] == _CLOSING_BRACE else raw.rindex(b"}")
@@ -77,6 +78,17 @@ def pass_through_request(
             else b"".join((memoryview(raw)[:end], _INCLUDE_USAGE_SUFFIX))
         )
     return EncodedRequest(raw)
+
+
+def _find_shift(raw: bytes, skeleton: bytes, start: int, stop: int) -> int | None:
+    """Return how much later than in the skeleton a value begins in the body, or None between two emptied strings.
+
+    Up to its first emptied string, and from the end of its last one on, the skeleton has the bytes of the body. Beyond
+    these, it differs: a quote follows or precedes the characters around a string, and never a backslash.
+    """
+    if raw.startswith(skeleton[:stop]):
+        return 0
+    return len(raw) - len(skeleton) if raw.endswith(skeleton[start:]) else None
 
 
 def _decode_unambiguous_fields(raw: bytes) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _remove_base64(raw: bytes) -> tuple[bytes, int]:
     copied_to = base64_bytes = 0
     start = raw.find(b'"')
     while start >= 0:
-        end, _ = find_closing_quote(raw, start + 1)
+        end = find_closing_quote(raw, start + 1)
         if end < 0:
             break
         if end - start > MIN_BASE64_BYTES:

@@ -46,16 +46,16 @@ def test_skeleton_body_of_short_strings_returns_same_object() -> None:
 
 
 def test_skeleton_escaped_quotes_in_long_string_are_removed() -> None:
-    assert strip_long_strings(request('"quoted" word' * 10 + LONG)) == request("")
+    assert strip_long_strings(request('"quoted text" and more words beside it ' * 5_000)) == request("")
 
 
 def test_skeleton_body_with_many_escaped_quotes_returns_same_object() -> None:
-    full = request('"quoted" ' * 10_000)
+    full = request('"" ' * 10_000)
     assert strip_long_strings(full) is full
 
 
 def test_skeleton_long_string_before_many_quotes_is_emptied() -> None:
-    stop = ['"quoted"'] * 10_000
+    stop = ['"a"'] * 20_000
     assert strip_long_strings(request(LONG, stop=stop)) == request("", stop=stop)
 
 

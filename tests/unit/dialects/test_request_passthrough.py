@@ -60,6 +60,20 @@ def test_passthrough_long_name_ending_in_model_is_not_replaced() -> None:
     assert json.loads(pass_through(raw, model="other").body) == {**json.loads(raw), "model": "other"}
 
 
+@pytest.mark.parametrize("text", ["long " * 10_000, '"quoted" ' * 10_000, "back\\" * 10_000, '"'])
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_passthrough_model_name_of_a_long_body_is_replaced(text: str, place: int, separators: tuple[str, str]) -> None:
+    fields: list[tuple[str, Any]] = [
+        ("user", text + "a"),
+        ("messages", [{"role": "user", "content": text}, {"role": "assistant", "content": "model"}]),
+        ("metadata", {"model": "inner", "text": "long " * 10_000 + text}),
+    ]
+    fields.insert(place, ("model", "m"))
+    sent = pass_through(json.dumps(dict(fields), separators=separators).encode(), model="other").body
+    assert json.loads(sent) == {**dict(fields), "model": "other"}
+
+
 @pytest.mark.parametrize(
     "raw",
     [
