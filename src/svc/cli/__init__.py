@@ -94,7 +94,7 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
     except OSError as error:
         if not _flush_output():
             return _print_error(f"Standard output cannot be written: {error.strerror or error}.", 1)
-        return _print_error(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
+        return _print_error(_describe_os_error(error), 1)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in ("", "svc") or not _is_imported_by_svc(error):
@@ -104,6 +104,13 @@ def _run_reporting_errors(argv: Sequence[str] | None) -> int:
         return _print_error(hint, 1)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _describe_os_error(error: OSError) -> str:
+    text = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    if isinstance(error, PermissionError) and error.filename:
+        return f"{text}. Check the owner and the permissions of the file and of its folders."
+    return text
 
 
 def _flush_output() -> bool:

@@ -1,5 +1,6 @@
 """The `svc` program: its output streams and exit status."""
 
+import errno
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import svc
+import svc.cli
 from svc import plugins
 
 TOP = Path(__file__).parents[3]
@@ -228,3 +230,18 @@ def test_full_standard_output_is_one_error(args: list[str], tmp_path: Path) -> N
         )
     message = "svc: Standard output cannot be written: No space left on device.\n"
     assert (result.returncode, result.stderr) == (1, message)
+
+
+def test_permission_error_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deny(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/srv/file")
+
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "mkdir", deny)  # root is denied nothing
+    assert svc.cli.main(["registry", "ls"]) == 1
+    expected = (
+        "svc: Permission denied: /srv/file. Check the owner and the permissions of the file and of its folders.\n"
+    )
+    assert capsys.readouterr().err == expected

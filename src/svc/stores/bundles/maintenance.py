@@ -133,7 +133,9 @@ def _verify_entry(store: MaintainedStore, entry: BundleEntry, repair: bool) -> V
     try:
         status, digest = path.stat(), sha256_file(path)
     except OSError as error:
-        return VerifyFinding(entry.key, "missing", f"{path}: {error.strerror}; pull or publish it again")
+        is_denied = isinstance(error, PermissionError)
+        advice = "check its owner and its permissions" if is_denied else "pull or publish it again"
+        return VerifyFinding(entry.key, "missing", f"{path}: {error.strerror}; {advice}")
     if entry.sha256 is None and status.st_size == entry.size_bytes:
         with contextlib.suppress(InsufficientStorage, InternalError):  # it can be stored later
             store.records.update(entry.key, sha256=digest)
