@@ -30,16 +30,20 @@ def make_key(path: Path) -> str:
 def _create_key_file(path: Path) -> None:
     """Create the file as a whole, also if the disk becomes full or another process creates it at the same time."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
     try:
+        temporary.unlink(missing_ok=True)
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):  # another process created the key first: use its key
             os.link(temporary, path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def sign(entry: BundleEntry, path: Path) -> Signature:
