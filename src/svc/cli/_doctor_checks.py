@@ -142,6 +142,30 @@ def check_database(settings: Settings) -> CheckResult:
     return CheckResult("database", "ok", "PostgreSQL responds: machines share keys and usage")
 
 
+def check_client_keys(settings: Settings, *, can_read_keys: bool) -> CheckResult:
+    """Report whether any client can have a key. Keys of the database count only if it can be read."""
+    if settings.api_keys:
+        return CheckResult("client keys", "ok", f"{len(settings.api_keys)} in SVC_API_KEYS")
+    if can_read_keys and _has_valid_key(settings):
+        return CheckResult("client keys", "ok", "in the database")
+    detail = "SVC_API_KEYS is not set, and the database has no valid key"
+    return CheckResult("client keys", "off", detail, "svc up creates a key; or run: svc keys create --name me")
+
+
+def _has_valid_key(settings: Settings) -> bool:
+    """Return whether one of the first thousand keys is valid. A missing SQLite file is not created."""
+    url = database_url(settings.environ, settings.home)
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).expanduser().exists():
+        return False
+    store = open_database(url)
+    try:
+        return any(key.revoked is None for key in store.list_keys())
+    except StoreUnavailable:  # without a schema
+        return False
+    finally:
+        store.close()
+
+
 def _check_missing_file(file: Path) -> CheckResult:
     folder = _existing_folder(file.absolute().parent)
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):

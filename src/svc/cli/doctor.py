@@ -83,8 +83,9 @@ def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
     for name in (loaded.local.model, loaded.speech.default_model):
         yield _check_model(name, loaded)
     yield from _check_providers(loaded)
-    yield _check_client_keys(loaded)
-    yield _doctor_checks.check_database(loaded)
+    database = _doctor_checks.check_database(loaded)
+    yield _doctor_checks.check_client_keys(loaded, can_read_keys=database.state == "ok")
+    yield database
     yield from _doctor_checks.check_redis(loaded)
     yield _doctor_checks.check_blob_store(loaded)
     running_url = _local_gateway.find_gateway(loaded.home)
@@ -227,14 +228,6 @@ def _check_shadowed_models(providers: dict[str, Provider], routing: RoutingSetti
             else:
                 detail = f"shares the requests for {model.id} with {owner} (strategy {strategy})"
             yield CheckResult(f"provider {name}", "ok", detail)
-
-
-def _check_client_keys(config: Settings) -> CheckResult:
-    if config.api_keys:
-        return CheckResult("client keys", "ok", f"{len(config.api_keys)} in SVC_API_KEYS")
-    return CheckResult(
-        "client keys", "off", "SVC_API_KEYS is not set", "svc up creates a key; or run: svc keys create --name me"
-    )
 
 
 def _check_up(running_url: str | None) -> CheckResult:

@@ -96,6 +96,22 @@ def test_doctor_database_file_is_not_created_and_damaged_file_is_error(
     assert "file is not a database" in found["database"]["says"]
 
 
+def test_doctor_client_keys_are_those_of_the_database_too(
+    capsys: pytest.CaptureFixture[str], clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_doctor(capsys)[1]["client keys"]["state"] == "off"
+    assert not (clean / "home").exists()
+    assert main(["keys", "create", "--name", "shop", "--json"]) == 0
+    id = json.loads(capsys.readouterr().out)["id"]
+    found = run_doctor(capsys)[1]["client keys"]
+    assert (found["state"], found["says"]) == ("ok", "in the database")
+    assert main(["keys", "revoke", id]) == 0
+    capsys.readouterr()
+    assert run_doctor(capsys)[1]["client keys"]["state"] == "off"
+    monkeypatch.setenv("SVC_API_KEYS", "one,two")
+    assert run_doctor(capsys)[1]["client keys"]["says"] == "2 in SVC_API_KEYS"
+
+
 def test_doctor_unusable_records_and_journal_are_errors(capsys: pytest.CaptureFixture[str], clean: Path) -> None:
     FolderStore(clean / "home/registry").close()
     (clean / "home/journal").mkdir()
