@@ -197,6 +197,10 @@ export class ChatClient {
     messages: Messages,
     options?: ChatOptions<Tools, Schema> & { stream?: false | undefined },
   ): Promise<ChatResult<CallOf<Tools>, FromSchema<Schema>>>;
+  chat<const Tools extends readonly (Tool | CustomTool)[] = [], const Schema extends JsonSchema = JsonSchema>(
+    messages: Messages,
+    options: ChatOptions<Tools, Schema>,
+  ): Promise<ChatResult<CallOf<Tools>, FromSchema<Schema>>> | ChatStream<CallOf<Tools>, FromSchema<Schema>>;
   chat(messages: Messages, options: ChatOptions = {}): Promise<ChatResult> | ChatStream {
     if (options.stream) {
       return new ChatStream((signal) => this.openChat(messages, { ...options, signal }), options);

@@ -72,6 +72,7 @@ export class Client extends ChatClient {
   /** Return a complete response of the Responses API, or with `stream: true` an iterator of its events. */
   responses(input: ResponseInput, options: ResponsesOptions & { stream: true }): ResponseStream;
   responses(input: ResponseInput, options?: ResponsesOptions & { stream?: false | undefined }): Promise<ResponseResult>;
+  responses(input: ResponseInput, options: ResponsesOptions): Promise<ResponseResult> | ResponseStream;
   responses(input: ResponseInput, options: ResponsesOptions = {}): Promise<ResponseResult> | ResponseStream {
     const { model, signal, timeoutMs, stream, ...parameters } = options;
     const open = (requestSignal: AbortSignal | undefined): Promise<Reply> => {

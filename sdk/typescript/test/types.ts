@@ -1,6 +1,6 @@
 /** The types of the package, checked in a fresh project. Nothing of it runs. */
 
-import { Client, image, init, tool, type ChatResult, type LiveEvent } from "@svc/client";
+import { Client, image, init, tool, type ChatOptions, type ChatResult, type LiveEvent } from "@svc/client";
 import { Client as ChatOnly } from "@svc/client/chat";
 import { useChat, useLiveTranscript } from "@svc/client/react";
 
@@ -33,6 +33,13 @@ export async function check(): Promise<void> {
   for await (const chunk of stream) expectType<string>()(chunk.text, true);
   const whole: ChatResult<unknown> = await stream.result();
   void whole.text;
+  // A wrapper passes options of which only the caller knows whether they stream.
+  const options: ChatOptions = { stream: Math.random() > 0.5 };
+  const answer = client.chat("Hi", options);
+  if (answer instanceof Promise) expectType<string>()((await answer).text, true);
+  else for await (const chunk of answer) expectType<string>()(chunk.text, true);
+  const response = client.responses("Hi", { stream: Math.random() > 0.5 });
+  if (response instanceof Promise) expectType<string>()((await response).text, true);
   const session = await client.live({ language: "en" });
   for await (const event of session) {
     expectType<LiveEvent>()(event, true);
