@@ -134,8 +134,8 @@ class HttpSession:
         finally:
             await response.close()
         if 300 <= response.status < 400:
-            failure.message = self._describe_redirect(response)
-            failure.args = (failure.message,)
+            failure = GatewayFailed(self._describe_redirect(response))
+            failure.request_id = response.headers.get("x-request-id")
         if isinstance(failure, GatewayFailed):
             self._breaker.record_failure()
         else:

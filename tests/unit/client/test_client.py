@@ -298,7 +298,8 @@ def test_chat_message_with_nan_is_rejected_and_null_is_sent(call: Call, server: 
 
 
 def test_chat_redirect_is_not_followed_and_named(call: Call, server: FakeProvider) -> None:
-    server.plays(answer(308, {}, headers={"location": "https://gateway.example/v1", "x-request-id": "req-7"}))
+    other = {"error": {"message": "no", "type": "t", "code": "permission_denied", "param": "p"}}
+    server.plays(answer(308, other, headers={"location": "https://gateway.example/v1", "x-request-id": "req-7"}))
     with pytest.raises(errors.GatewayFailed, match=r"redirects to https://gateway\.example/v1\.") as caught:
         call("chat", "Hi")
     assert caught.value.request_id == "req-7"
