@@ -16,11 +16,10 @@ function nodeProcess(): NodeProcess | undefined {
   return (globalThis as { process?: NodeProcess }).process;
 }
 
-const VARIABLES = ["SVC_GATEWAY_URL", "SVC_PLATFORM_URL", "SVC_API_KEY", "SVC_HOME", "SVC_REGISTRY_URL", "SVC_REGISTRY_KEY", "SVC_REGISTRY_ROOT"];
-
-/** Return the environment variables of the SDK, without those that are missing or that the program may not read. */
+/** Return the environment variables. They are empty where there are none, or where the program may not read them. */
 export function environmentVariables(): Environment {
-  return Object.fromEntries(VARIABLES.map((name) => [name, ifPermitted(() => nodeProcess()?.env?.[name])]));
+  const variables = ifPermitted(() => nodeProcess()?.env) ?? {};
+  return new Proxy(variables, { get: (_, name) => ifPermitted(() => variables[name as string]) });
 }
 
 /** Return a value of the system, or undefined where the program may not read it: Deno asks for permissions. */

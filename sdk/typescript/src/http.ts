@@ -241,7 +241,7 @@ export class HttpSession {
     }
     const reply = new Reply(raw, guard, toError);
     if (raw.status >= 200 && raw.status < 300) return reply;
-    if (isRedirect(raw.status)) {
+    if (this.options.serverKind !== "registry" && isRedirect(raw.status)) {
       reply.close();
       return { error: this.redirectError(raw), delay: undefined };
     }

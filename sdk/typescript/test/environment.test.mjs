@@ -45,3 +45,14 @@ test("without a permission to read the system, as in Deno, a client uses its opt
   const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", code], { cwd: import.meta.dirname, encoding: "utf8" });
   assert.equal(stdout.trim(), "http://127.0.0.1:9/v1 https://api.svc.example/v1", stderr);
 });
+
+test("SVC_TRUSTED_KEYS without a key is an error, and not a missing check of signatures", () => {
+  const code = `
+    import { Client } from "@svc/client";
+    const entry = { model_id: "toy", version: "1", target: "any", size_bytes: 1, path: "toy/1/any/toy.xyb" };
+    const fetch = async () => Response.json({ "toy/1/any": entry });
+    await new Client({ fetch, registryUrl: "http://127.0.0.1:9" }).bundle("toy@1").catch((error) => console.log(error.name, error.message));`;
+  const env = { PATH: process.env.PATH, SVC_HOME: mkdtempSync(join(tmpdir(), "svc-sdk-")), SVC_TRUSTED_KEYS: " , " };
+  const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", code], { env, cwd: import.meta.dirname, encoding: "utf8" });
+  assert.match(stdout, /^UsageError .*SVC_TRUSTED_KEYS/, stderr);
+});
