@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,44 @@ def test_mistral_request_has_only_known_fields(running: Gateway, vendors: dict[s
     assert sent.keys() == {"model", "messages", "max_tokens", "random_seed", "frequency_penalty", "stream"}
     assert [sorted(message) for message in sent["messages"]] == [["content", "role"]] * 3
     assert "messages[].name" in got.headers["x-svc-dropped"]
+
+
+SHORT_ID = "a1B2c3D4e"
+
+
+def ids_of(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the id of each tool call of a request, with the id of its result."""
+    calls = [call["id"] for message in request["messages"] for call in message.get("tool_calls", ())]
+    results = [message["tool_call_id"] for message in request["messages"] if message["role"] == "tool"]
+    return list(zip(calls, results, strict=True))
+
+
+@pytest.mark.parametrize("call_id", ["call_PTLP8xhu3uwZk4l3nlnrrJha", "toolu_1", "tooluse_9", "functions.f:0"])
+def test_mistral_ids_of_calls_of_other_providers_are_short(
+    running: Gateway, vendors: dict[str, FakeProvider], call_id: str
+) -> None:
+    """Mistral accepts 9 letters or digits: "Tool call id was ... but must be a-z, A-Z, 0-9, with a length of 9."."""
+    function = {"name": "get_weather", "arguments": WEATHER}
+    calls = [{"id": one, "type": "function", "function": function} for one in (call_id, SHORT_ID)]
+    results = [{"role": "tool", "tool_call_id": one, "content": "Rain"} for one in (call_id, SHORT_ID)]
+    messages = [*HI, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    assert running.chat(MODELS["mistral"], messages=messages, tools=TOOLS).status == 200
+    (first, second) = ids_of(vendors["mistral"].requests[0].json)
+    assert re.fullmatch("[a-zA-Z0-9]{9}", first[0])
+    assert first[0] == first[1] != SHORT_ID
+    assert second == (SHORT_ID, SHORT_ID)
+
+
+def test_mistral_ids_of_calls_of_an_anthropic_client_are_short(
+    running: Gateway, vendors: dict[str, FakeProvider]
+) -> None:
+    used = {"type": "tool_use", "id": "toolu_01A09q90qw90lq917835lq9", "name": "get_weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": used["id"], "content": "Rain"}
+    messages = [*HI, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+    assert running.message(MODELS["mistral"], messages=messages).status == 200
+    ((call, answered),) = ids_of(vendors["mistral"].requests[0].json)
+    assert call == answered
+    assert re.fullmatch("[a-zA-Z0-9]{9}", call)
 
 
 @pytest.mark.parametrize("nested", [True, False])

@@ -65,7 +65,11 @@ class ModelProfile:
         self.lacks_features = not (overrides.image_input and overrides.forced_tools)
         """Whether `dialects.upstream_features` has to check requests for features that the upstream lacks."""
         self.needs_rewrite = bool(
-            overrides.rejects or overrides.renames or overrides.min_temperature or overrides.thought_signature
+            overrides.rejects
+            or overrides.renames
+            or overrides.min_temperature
+            or overrides.thought_signature
+            or overrides.short_call_ids
         )
         """Whether a request body has to be changed for the upstream, for reasons other than `stream_usage`."""
 

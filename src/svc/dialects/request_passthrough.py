@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.base import EncodedRequest, ModelProfile, RequestBody
+from svc.dialects.call_ids import shorten_call_ids
 from svc.dialects.json_spans import decode_unambiguous_fields, find_field_spans
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.unsupported_fields import reject_shaping_field
@@ -103,7 +104,7 @@ def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:
         return True
     names = set(_FIELD_NAME.findall(raw))
     if (overrides.min_temperature and b"temperature" in names) or (
-        overrides.thought_signature and b"tool_calls" in names
+        (overrides.thought_signature or overrides.short_call_ids) and b"tool_calls" in names
     ):
         return True
     listed = (*overrides.rejects, *overrides.renames)
@@ -133,6 +134,8 @@ def apply_overrides(body: dict[str, Any], overrides: UpstreamOverrides, *, ask_u
         body["temperature"] = overrides.min_temperature
     if overrides.thought_signature:
         _add_thought_signatures(body, overrides.thought_signature)
+    if overrides.short_call_ids:
+        shorten_call_ids(body)
     return dropped
 
 

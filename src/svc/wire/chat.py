@@ -261,6 +261,8 @@ class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Whether the provider accepts `stream_options.include_usage`."""
     thought_signature: str = ""
     """The signature for earlier tool calls whose client did not keep that of the provider. Gemini requires one."""
+    short_call_ids: bool = False
+    """Whether ids of tool calls must be 9 letters or digits, as at Mistral. Other ids get a short form."""
     token_input: bool = True
     """Whether the provider accepts tokens as the input of embeddings, not only texts."""
     image_input: bool = True
