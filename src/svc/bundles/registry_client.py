@@ -188,8 +188,9 @@ class RegistryClient:
         except httpx2.TooManyRedirects as error:
             raise RegistryFailed(f"{self.url} redirects too often.") from error
         except HTTP_ERRORS as error:
+            hint = " Check its address, and whether it runs." if isinstance(error, httpx2.ConnectError) else ""
             raise RegistryUnreachable(
-                f"The registry {self.url} cannot be reached: {describe_http_error(error)}."
+                f"The registry {self.url} cannot be reached: {describe_http_error(error)}.{hint}"
             ) from error
         try:
             yield response

@@ -11,6 +11,7 @@ import tracemalloc
 import pytest
 from tests.fakes.certificate import certificate, context
 from tests.fakes.forward_proxy import ForwardProxy
+from tests.fakes.ports import closed_port
 from tests.fakes.web import Answer, WebServer
 
 from svc.bundles.download import download
@@ -243,3 +244,11 @@ def test_registry_client_is_not_imported_by_servers():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_registry_unreachable_error_says_what_to_check():
+    url = f"http://127.0.0.1:{closed_port()}"
+    with pytest.raises(RegistryUnreachable) as caught:
+        RegistryClient(url).fetch_index()
+    expected = f"The registry {url} cannot be reached: Connection refused. Check its address, and whether it runs."
+    assert caught.value.message == expected
