@@ -37,6 +37,18 @@ def load(kind: str, name: str) -> Any:
     raise UsageError(f"There is no {name[:64]!r}. Available: {', '.join(names(kind)) or 'none'}.")
 
 
+def load_usable(kind: str) -> list[Any]:
+    """Return all plug-ins of a kind, except installed ones that fail to load: those in use would report it."""
+    usable = []
+    for name in names(kind):
+        try:
+            usable.append(load(kind, name))
+        except Exception:
+            if _has_module(kind, name):
+                raise
+    return usable
+
+
 def names(kind: str) -> list[str]:
     """Return the sorted names of all plug-ins of a kind, without importing them."""
     package: ModuleType = importlib.import_module(f"svc.{kind}")
@@ -47,9 +59,16 @@ def names(kind: str) -> list[str]:
 
 
 def summary(kind: str, name: str) -> str:
-    """Return the first line of a plug-in's docstring, or "". For speed, the source is parsed and not executed."""
+    """Return the first line of a plug-in's docstring, or "". For speed, the source is parsed and not executed.
+
+    For an installed plug-in that fails to load, returns the error: it must not hide the other plug-ins.
+    """
     if not _has_module(kind, name):
-        return (getattr(load(kind, name), "__doc__", None) or "").strip().partition("\n")[0]
+        try:
+            doc = getattr(load(kind, name), "__doc__", None) or ""
+        except Exception as error:  # noqa: BLE001 code of another package may raise anything
+            return f"fails to load: {error}".partition("\n")[0]
+        return doc.strip().partition("\n")[0]
     spec = find_spec(_module_name(kind, name))
     source = spec.loader.get_source(spec.name) if spec and hasattr(spec.loader, "get_source") else None  # type: ignore[union-attr]
     ast = importlib.import_module("ast")

@@ -120,12 +120,42 @@ def test_main_missing_package_is_one_line_with_the_command_that_installs_it() ->
     assert result.stderr == ("svc: The Python package 'msgspec' is missing, which svc needs: pip install svc-gateway\n")
 
 
-def test_main_package_that_a_plugin_lacks_is_a_traceback(tmp_path: Path) -> None:
-    info = tmp_path / "extra-1.0.dist-info"
+def install_broken_plug_in(folder: Path) -> None:
+    """Write an installed package whose command and dialect cannot be imported."""
+    info = folder / "extra-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[svc.cli]\nextra = extra_command\n")
-    (tmp_path / "extra_command.py").write_text("import absent_package\n")
+    (info / "entry_points.txt").write_text(
+        "[svc.cli]\nextra = extra_command\n\n[svc.dialects]\nextra = extra_command\n"
+    )
+    (folder / "extra_command.py").write_text("import absent_package\n")
+
+
+def test_main_help_with_a_broken_plugin_lists_all_commands(tmp_path: Path) -> None:
+    install_broken_plug_in(tmp_path)
+    result = command("--help", PYTHONPATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^  extra +fails to load: No module named 'absent_package'$", result.stdout, re.M)
+    assert re.search(r"^  gateway +\S", result.stdout, re.M)
+
+
+def test_config_check_with_a_broken_plugin_that_is_not_used_names_the_dialects(tmp_path: Path) -> None:
+    install_broken_plug_in(tmp_path)
+    config = tmp_path / "svc.toml"
+    for dialect, address, message in (
+        ("nope", "http://127.0.0.1:9/v1", "there is no dialect 'nope'; known: anthropic, openai."),
+        ("openai", "http://127.0.0.1:9", ""),
+    ):
+        entry = f'name = "x"\ndialect = "{dialect}"\nbase_url = "{address}"\nmodels = [{{ id = "m" }}]\n'
+        config.write_text(f"[[providers]]\n{entry}")
+        result = command("config", "check", "--config", str(config), PYTHONPATH=str(tmp_path))
+        assert "Traceback" not in result.stderr
+        assert result.returncode == (1 if message else 0), result.stderr
+        assert message in result.stderr + result.stdout
+
+
+def test_main_package_that_a_plugin_lacks_is_a_traceback(tmp_path: Path) -> None:
+    install_broken_plug_in(tmp_path)
     result = command("extra", PYTHONPATH=str(tmp_path))
     assert result.returncode == 1
     assert "extra_command.py" in result.stderr

@@ -357,18 +357,18 @@ def _merge_entry(builtin: _BuiltinProvider, change: ProviderSettings | None) -> 
 
 def _load_dialect(entry: ProviderSettings) -> Dialect:
     name = entry.dialect or DEFAULT_DIALECT
-    dialect = next(iter(_load_dialects([name])), None)
+    module = plugins.load("dialects", name) if name in plugins.names("dialects") else None
+    dialect: Dialect | None = getattr(module, "dialect", None)
     if dialect is None:
-        known_names = ", ".join(known_dialect.name for known_dialect in _load_dialects(plugins.names("dialects")))
+        known_names = ", ".join(known_dialect.name for known_dialect in _load_usable_dialects())
         raise UsageError(f"Provider {entry.name}: there is no dialect {name[:64]!r}; known: {known_names}.")
     return dialect
 
 
-def _load_dialects(names: Iterable[str]) -> list[Dialect]:
-    """Return the dialects of these modules. The package also contains modules that are not dialects."""
-    dialect_names = plugins.names("dialects")
-    loaded = [getattr(plugins.load("dialects", name), "dialect", None) for name in names if name in dialect_names]
-    return [dialect for dialect in loaded if dialect is not None]
+def _load_usable_dialects() -> list[Dialect]:
+    """Return all dialects. The package also contains modules that are not dialects."""
+    found = [getattr(module, "dialect", None) for module in plugins.load_usable("dialects")]
+    return [dialect for dialect in found if dialect is not None]
 
 
 def build_provider(
@@ -437,7 +437,7 @@ def _check_path_suffix(name: str, address: SplitResult, dialect: Dialect) -> Non
         return
     for other in (
         dialect,
-        *(candidate for candidate in _load_dialects(plugins.names("dialects")) if candidate is not dialect),
+        *(candidate for candidate in _load_usable_dialects() if candidate is not dialect),
     ):
         suffix = other.chat_path.removeprefix("/v1")
         if not address.path.endswith(suffix):
