@@ -74,7 +74,7 @@ export class Bundle {
 }
 
 /** Return the platform of Node's machine, or `any`. */
-export function detectPlatform(): string {
+function detectPlatform(): string {
   const os = nodeModule<{ platform(): string; arch(): string }>("os");
   if (!os) return "any";
   const system = { darwin: "macos", win32: "windows" }[os.platform()] ?? os.platform();

@@ -25,7 +25,7 @@ export async function checkSignatures(entry: BundleEntry, trustedKeys: readonly 
 }
 
 /** Return the signed bytes: JSON with sorted keys and no spaces. */
-export function signedStatement(entry: BundleEntry): Uint8Array {
+function signedStatement(entry: BundleEntry): Uint8Array {
   const { model_id: id, target: platform, sha256, size_bytes: size, version } = entry;
   return new TextEncoder().encode(JSON.stringify({ id, platform, sha256: sha256 ?? null, size, version }));
 }

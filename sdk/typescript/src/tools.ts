@@ -93,7 +93,7 @@ export function toToolCalls(calls: readonly WireToolCall[], tools: unknown, requ
 }
 
 /** Return the parameters of a tool in a request's `tools`, if they are known. */
-export function toolSchema(tools: unknown, name: string): JsonSchema | undefined {
+function toolSchema(tools: unknown, name: string): JsonSchema | undefined {
   if (!Array.isArray(tools)) return undefined;
   for (const each of tools as (Partial<Tool> | null)[]) {
     if (each?.function?.name === name) return each.function.parameters;

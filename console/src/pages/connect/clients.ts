@@ -28,7 +28,7 @@ export interface ClientSetup {
 }
 
 /** Quotes a word for a POSIX shell if it needs that. */
-export function shellWord(text: string): string {
+function shellWord(text: string): string {
   return /^[\w./:@%+,-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }
 

@@ -79,7 +79,7 @@ function lostConnection(): ApiError {
   return new ApiError("The connection to the gateway was lost during the run. Run it again.", 0, "connection_error", null, null, null);
 }
 
-export function applyEvent(state: RunState, event: RunEvent): RunState {
+function applyEvent(state: RunState, event: RunEvent): RunState {
   const change = (fields: Partial<StageState>): RunState => ({
     ...state,
     stages: state.stages.map((stage) => (stage.id === event.stage ? { ...stage, ...fields } : stage)),

@@ -23,7 +23,7 @@ export function Markdown({ text }: { text: string }) {
 }
 
 /** A fence that is not closed yet runs to the end of the text. */
-export function splitBlocks(text: string): Block[] {
+function splitBlocks(text: string): Block[] {
   const blocks: Block[] = [];
   let lines: string[] = [];
   let language: string | null = null;

@@ -8,7 +8,6 @@ export type Group = keyof typeof GROUPS;
 export const MEASURES = { cost: "Cost", tokens: "Tokens", requests: "Requests" };
 export type Measure = keyof typeof MEASURES;
 export const USAGE_FILTERS = { model: "Only model", provider: "Only provider", key: "Only key", tag: "Only tag" };
-export type UsageFilter = keyof typeof USAGE_FILTERS;
 
 const MINUTES_UNTIL_SECONDS = 6 * 3600;
 const HOURS_UNTIL_SECONDS = 8 * 86_400;
