@@ -30,6 +30,8 @@ INVALID = (
     (["--set", "gateway.service.port=0"], "minimum: got 0, want 1"),
     (["--set", "registry.replicas=2"], "registry.s3.url must name a bucket"),
     (["--set", "gateway.autoscaling.minReplicas=11"], "minReplicas is more than maxReplicas"),
+    (["--set", "config=drain_timeout = 60"], "terminationGracePeriodSeconds must be at least 75"),
+    (["--set", "gateway.terminationGracePeriodSeconds=44"], "terminationGracePeriodSeconds must be at least 45"),
     (["--set", "networkPolicy.ingressNetworks={10.0.0.1}"], "does not match pattern"),
 )
 """Values that the chart must reject, and a part of the message."""
