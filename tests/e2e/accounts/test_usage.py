@@ -19,9 +19,10 @@ from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
 from tests.e2e.reading import data_lines
 from tests.e2e.test_partial_outages import logged
 from tests.fakes import anthropic_wire, openai_wire
+from tests.fakes.http_client import request_bytes
 from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import answer, reset, sse, stall
+from tests.fakes.script import Gate, answer, hold, reset, sse, stall
 
 
 def usage(gateway: Gateway, *options: str) -> list[dict[str, Any]]:
@@ -281,8 +282,14 @@ def test_ledger_request_without_attempt_has_no_entry(gateway: Gateway) -> None:
 
 def test_ledger_interrupted_stream_is_cut_and_estimated(gateway: Gateway, provider_a: FakeProvider) -> None:
     text = "one two three four five six seven eight nine ten"
-    provider_a.plays(sse(openai_wire.stream(text)[:6], end=reset()))
-    got = gateway.chat(stream=True)
+    gate = Gate()  # a reset discards what the gateway has not read
+    provider_a.plays(sse(openai_wire.stream(text)[:6], end=hold(gate) + reset()))
+    request = {"model": GPT, "messages": HI, "stream": True}
+    with gateway.raw() as raw:
+        raw.send(request_bytes("POST", "/v1/chat/completions", request, key=gateway.key))
+        raw.read_until(b"five")
+        gate.open()
+        got = raw.read()
     entry = entry_of(gateway, got.headers["x-request-id"])
     assert (entry["status"], entry["http_status"], entry["estimated"]) == ("cut", 200, True)
     assert 2 <= entry["completion_tokens"] <= 20
