@@ -17,8 +17,8 @@ MIN_BYTES_PER_QUOTE: Final = 16
 """Minimum bytes per quote. With more quotes, escaped ones included, parsing the rest costs less."""
 WINDOW_BYTES: Final = 2048
 """Bytes after a quote that are split at all quotes, at half of the cost of a search for each."""
-MAX_BODY_BACKSLASHES: Final = 1_000_000
-"""Maximum backslashes in a body. Each costs CPU time, and a million implies more text than any model accepts."""
+MAX_BODY_BACKSLASHES: Final = 2_000_000
+"""Maximum backslashes in a body. Each costs CPU time, and two million imply more text than any model accepts."""
 MIN_BYTES_PER_BACKSLASH: Final = 512
 """With more backslashes, counting them in all bytes costs less than searching for each."""
 MAX_BODY_VALUES: Final = 100_000
