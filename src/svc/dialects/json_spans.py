@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from svc.dialects.validation import decode_client_fields
@@ -13,6 +14,8 @@ from svc.dialects.validation import decode_client_fields
 ByteSpan = tuple[int, int]
 """The index of a value's first byte, and of the byte after its last byte."""
 
+_WHITESPACE: Final = re.compile(rb"[\x00- ]*")
+"""JSON whitespace. In valid JSON, no other control character can occur between tokens."""
 _SPACE_CODE: Final = 0x20
 _COLON_CODE: Final = 0x3A
 _COMMA_CODE: Final = 0x2C
@@ -84,10 +87,11 @@ def _walk_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan]:
 
 
 def _skip_whitespace(raw: bytes, index: int, end: int) -> int:
-    """Return the index of the first byte at or after `index` that is not whitespace.
-
-    In valid JSON, no other control character can occur here.
-    """
-    while index < end and raw[index] <= _SPACE_CODE:
-        index += 1
-    return index
+    """Return the index of the first byte at or after `index` that is not whitespace."""
+    if index >= end or raw[index] > _SPACE_CODE:
+        return index
+    index += 1
+    if index >= end or raw[index] > _SPACE_CODE:  # one space, which is the usual case, costs no search
+        return index
+    whitespace = _WHITESPACE.match(raw, index, end)
+    return index if whitespace is None else whitespace.end()

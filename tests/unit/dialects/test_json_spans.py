@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -80,3 +81,12 @@ def test_field_spans_any_pairs_cover_each_value_or_are_ambiguous(pairs: list[tup
     else:
         assert spans is not None
         assert {name: json.loads(raw[start:end]) for name, (start, end) in spans.items()} == dict(pairs)
+
+
+@pytest.mark.parametrize("space", [b" ", b"\n", b"\r\n\t "])
+def test_field_spans_long_whitespace_costs_one_search(space: bytes) -> None:
+    gap = space * (8_000_000 // len(space))
+    raw = gap + b'{"model"' + gap + b":" + gap + b'"m"' + gap + b"}" + gap
+    began = time.process_time()
+    assert spans_of(raw) == {"model": (len(gap) * 3 + len(b'{"model":'), len(gap) * 3 + len(b'{"model":"m"'))}
+    assert time.process_time() - began < 2.0
