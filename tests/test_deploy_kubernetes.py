@@ -104,7 +104,7 @@ def test_gateway_reaches_providers_with_ipv4_and_ipv6_but_no_metadata_service() 
     egress = find("NetworkPolicy", "gateway")["spec"]["egress"]
     rules = [rule for rule in egress if {"protocol": "TCP", "port": 443} in rule["ports"]]
     networks = {to["ipBlock"]["cidr"]: to["ipBlock"].get("except") for rule in rules for to in rule["to"]}
-    assert networks == {"0.0.0.0/0": ["169.254.169.254/32"], "::/0": ["fd00:ec2::254/128"]}
+    assert networks == {"0.0.0.0/0": ["169.254.169.254/32"], "::/0": ["fd00:ec2::254/128", "fd20:ce::254/128"]}
 
 
 def test_ingress_permits_the_bodies_and_times_of_the_gateway() -> None:

@@ -72,14 +72,14 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{- /* The excluded addresses have the credentials of the node in most clouds. */ -}}
+{{- /* The excluded addresses are the metadata services of clouds, which have the credentials of the node. */ -}}
 {{- define "svc.anyAddress" -}}
 - ipBlock:
     cidr: 0.0.0.0/0
     except: [169.254.169.254/32]
 - ipBlock:
     cidr: "::/0"
-    except: ["fd00:ec2::254/128"]
+    except: ["fd00:ec2::254/128", "fd20:ce::254/128"]
 {{- end }}
 
 {{- /* The bucket of the bundles, for the registry and for publishing through the gateway. */ -}}
