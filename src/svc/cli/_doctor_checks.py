@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import math
 import os
 import platform
 import shutil
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -148,7 +150,8 @@ def check_client_keys(settings: Settings, *, can_read_keys: bool) -> CheckResult
         return CheckResult("client keys", "ok", f"{len(settings.api_keys)} in SVC_API_KEYS")
     if can_read_keys and _has_valid_key(settings):
         return CheckResult("client keys", "ok", "in the database")
-    detail = "SVC_API_KEYS is not set, and the database has no valid key"
+    problem = "has no valid key" if can_read_keys else "cannot be read"
+    detail = f"SVC_API_KEYS is not set, and the database {problem}"
     return CheckResult("client keys", "off", detail, "svc up creates a key; or run: svc keys create --name me")
 
 
@@ -159,7 +162,8 @@ def _has_valid_key(settings: Settings) -> bool:
         return False
     store = open_database(url)
     try:
-        return any(key.revoked is None for key in store.list_keys())
+        now = time.time()
+        return any(key.revoked is None and (key.expires or math.inf) > now for key in store.list_keys())
     except StoreUnavailable:  # without a schema
         return False
     finally:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import sqlite3
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.ports import closed_port
@@ -16,6 +19,7 @@ from tests.fakes.redis_server import RedisServer
 
 from svc.cli import _doctor_checks, main
 from svc.stores.bundles.folder import FolderStore
+from svc.stores.database.factory import open_database
 
 PASSWORD = "hunter2-s3cret"
 
@@ -105,9 +109,16 @@ def test_doctor_client_keys_are_those_of_the_database_too(
     id = json.loads(capsys.readouterr().out)["id"]
     found = run_doctor(capsys)[1]["client keys"]
     assert (found["state"], found["says"]) == ("ok", "in the database")
+    file = clean / "home/svc.db"
+    for expires, state in ((1.0, "off"), (None, "ok")):
+        with contextlib.closing(open_database(f"sqlite:///{file}")) as database:
+            database.update_key(id, functools.partial(msgspec.structs.replace, expires=expires))
+        assert run_doctor(capsys)[1]["client keys"]["state"] == state
     assert main(["keys", "revoke", id]) == 0
     capsys.readouterr()
     assert run_doctor(capsys)[1]["client keys"]["state"] == "off"
+    file.write_bytes(b"this is no database at all" * 100)
+    assert run_doctor(capsys)[1]["client keys"]["says"].endswith("the database cannot be read")
     monkeypatch.setenv("SVC_API_KEYS", "one,two")
     assert run_doctor(capsys)[1]["client keys"]["says"] == "2 in SVC_API_KEYS"
 
