@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from svc.errors import CommandFailed
+
+_NO_LOCKS_ERRORS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of `flock` on a file system without locks, such as some network file systems."""
 
 
 @contextmanager
@@ -48,15 +53,23 @@ def _acquire(fd: int, path: Path, timeout_seconds: float, on_wait: Callable[[], 
 
 
 def create_locked(path: Path) -> int:
-    """Create and lock a file, and return its descriptor. A cleanup may remove it before it is locked: then retry."""
+    """Create and lock a file, and return its descriptor. A cleanup may remove it before it is locked: then retry.
+
+    On a file system without locks, the file is not locked. `remove_abandoned` removes nothing there.
+    """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(path) and os.stat(path).st_ino == os.fstat(fd).st_ino:
+            if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 return fd
-        except OSError:  # a cleanup holds the lock while it removes the file
+        except (BlockingIOError, FileNotFoundError):  # a cleanup holds the lock, or has removed the file
             pass
+        except OSError as error:
+            if error.errno in _NO_LOCKS_ERRORS:
+                return fd
+            os.close(fd)
+            raise
         os.close(fd)
 
 

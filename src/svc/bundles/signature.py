@@ -8,15 +8,20 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from svc.errors import InvalidBundle, UsageError
 from svc.wire.bundle import BundleEntry, Signature, signed_statement
+
+_NO_LINKS_ERRORS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of `link` on a file system without hard links, such as FAT."""
 
 
 def make_key(path: Path) -> str:
@@ -36,8 +41,14 @@ def _create_key_file(path: Path) -> None:
             file.write(base64.b64encode(Ed25519PrivateKey.generate().private_bytes_raw()) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process created the key first: use its key
+        try:
             os.link(temporary, path)
+        except FileExistsError:  # another process created the key first: use its key
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS_ERRORS:
+                raise
+            os.replace(temporary, path)
     except OSError as error:
         error.filename, error.filename2 = str(path), None
         raise

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import time
@@ -85,5 +87,18 @@ def test_pack_removes_leftovers_of_killed_processes_only(model, tmp_path):
         assert sorted(path.name for path in tmp_path.glob("*.xyb")) == [running.name, "m.xyb"]
     finally:
         os.close(fd)
+    pack(model, tmp_path / "m.xyb")
+    assert [path.name for path in tmp_path.glob("*.xyb")] == ["m.xyb"]
+
+
+def test_pack_file_system_without_locks_is_no_error(model, tmp_path, monkeypatch):
+    attempts = []
+
+    def flock(fd, operation):
+        attempts.append(fd)
+        assert len(attempts) < 3, "it retries forever"
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
     pack(model, tmp_path / "m.xyb")
     assert [path.name for path in tmp_path.glob("*.xyb")] == ["m.xyb"]

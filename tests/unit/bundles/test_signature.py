@@ -1,6 +1,8 @@
 """A signature covers every identifying field of one entry."""
 
 import base64
+import errno
+import os
 import resource
 
 import msgspec
@@ -63,6 +65,15 @@ def test_make_key_failed_write_leaves_no_file(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
+    assert signature.make_key(tmp_path / "key") == signature.make_key(tmp_path / "key")
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_make_key_file_system_without_links_creates_the_file(tmp_path, monkeypatch):
+    def deny(source, target):
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(source))
+
+    monkeypatch.setattr(os, "link", deny)
     assert signature.make_key(tmp_path / "key") == signature.make_key(tmp_path / "key")
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
