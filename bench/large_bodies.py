@@ -24,7 +24,7 @@ from svc.dialects.token_estimate import estimate_body_tokens
 TRAFFIC = Traffic(seed=62, model="m")
 PROFILE = ModelProfile("other-name")
 MEASURED_BYTES = 50_000_000
-"""Each body is processed so often that it has about this size in total."""
+"""The bytes that are processed for each body in all its repetitions."""
 MIN_REPETITIONS = 5
 
 
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.large_bodies", description=(__doc__ or "").split("\n")[0])
     parser.parse_args()
     print(f"{'body':<32} {'kB':>7} {'µs':>7} {'ns/byte':>8}")
-    for name, messages, more in (
+    for name, messages, fields in (
         ("conversation of an agent", agent_messages(25), {"tools": [tool(number) for number in range(60)]}),
         ("long conversation of an agent", agent_messages(100), {"tools": [tool(number) for number in range(60)]}),
         ("document", [user_message(TRAFFIC.text(1_000_000, 1_000_000))], {}),
@@ -40,23 +40,23 @@ def main() -> int:
         ("photograph", [user_message(image_parts(1_100_000))], {}),
         ("agent with ten screenshots", agent_messages(25) + [user_message(image_parts(110_000))] * 10, {}),
     ):
-        raw = json.dumps({"model": "m", "max_tokens": 100, **more, "messages": messages}).encode()
+        raw = json.dumps({"model": "m", "max_tokens": 100, **fields, "messages": messages}).encode()
         seconds = measure(raw)
         print(f"{name:<32} {len(raw) / 1e3:>7.0f} {seconds * 1e6:>7.0f} {seconds * 1e9 / len(raw):>8.2f}")
     return 0
 
 
 def measure(raw: bytes) -> float:
-    """Return the least seconds of CPU time that a body takes."""
-    least = float("inf")
+    """Return the shortest CPU time of a body, in seconds."""
+    shortest = float("inf")
     for _ in range(max(MIN_REPETITIONS, MEASURED_BYTES // len(raw))):
-        began = time.process_time()
+        start = time.process_time()
         body = RequestBody(raw)
         routing_info = decode_routing_info(body)
         estimate_body_tokens(body)
         pass_through_request(body, routing_info, PROFILE, ask_usage=False)
-        least = min(least, time.process_time() - began)
-    return least
+        shortest = min(shortest, time.process_time() - start)
+    return shortest
 
 
 def user_message(content: object) -> dict[str, Any]:

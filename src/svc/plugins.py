@@ -38,7 +38,10 @@ def load(kind: str, name: str) -> Any:
 
 
 def load_usable(kind: str) -> list[Any]:
-    """Return all plug-ins of a kind, except installed ones that fail to load: those in use would report it."""
+    """Return all plug-ins of a kind, except installed ones that fail to load.
+
+    A plug-in that is in use is loaded by its name as well, which reports the failure.
+    """
     usable = []
     for name in names(kind):
         try:

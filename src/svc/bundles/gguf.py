@@ -123,7 +123,7 @@ class GgufHeader(msgspec.Struct, frozen=True):
 
 
 def read_gguf_header(path: Path, *, with_tensors: bool = False) -> GgufHeader:
-    """Read the metadata up to the vocabulary, or the whole header `with_tensors`, the layout of the tensors.
+    """Read the metadata up to the vocabulary. `with_tensors`: read the whole header, with the layout of the tensors.
 
     Raises InvalidBundle for a file that is no GGUF file, and OSError if it cannot be read.
     """

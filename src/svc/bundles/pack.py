@@ -30,7 +30,7 @@ PackProgress = Callable[[int, int], None]
 def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) -> metadata.BundleMetadata:
     """Write `output` atomically, and return its metadata. Raises InvalidBundle.
 
-    The temporary file beside it is locked. Those of killed processes have no lock, and are removed first.
+    The temporary file beside it is locked. Temporary files of killed processes have no lock, and are removed first.
     """
     bundle_metadata = read_folder_metadata(folder)
     files = _collect_files(folder, output)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from svc.errors import UsageError
 
 _FOLDER_HOSTS: Final = ("", "localhost", "~", ".")
-"""What may stand between `file://` and the next slash: a relative path has its first part there."""
+"""The hosts of file URLs that name a folder. A relative path has its first part in place of the host."""
 
 
 def check_registry_url(url: str) -> None:

@@ -33,7 +33,7 @@ def make_key(path: Path) -> str:
 
 
 def _create_key_file(path: Path) -> None:
-    """Create the file as a whole, also if the disk becomes full or another process creates it at the same time."""
+    """Create the complete file or none, even if the disk is full or another process creates it at the same time."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         temporary.unlink(missing_ok=True)

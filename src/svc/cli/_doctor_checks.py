@@ -164,7 +164,7 @@ def _has_valid_key(settings: Settings) -> bool:
     try:
         now = time.time()
         return any(key.revoked is None and (key.expires or math.inf) > now for key in store.list_keys())
-    except StoreUnavailable:  # without a schema
+    except StoreUnavailable:  # the database has no schema yet
         return False
     finally:
         store.close()

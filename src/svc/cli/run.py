@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _run(pipeline, text, args)
     except StageError as error:
-        raise PipelineFailed(f"{error.location(pipeline)}: {error.message}") from error
+        location = error.location(pipeline)
+        raise PipelineFailed(f"{location}: {error.message}" if location else error.message) from error
 
 
 def _run(pipeline: Pipeline, text: str, args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ SDK_MAX_ERROR_BODY_BYTES = 64 << 10
 SDK_DEFAULT_RETRY_AFTER_SECONDS = 60.0
 MAX_LOCATION_CHARS = 200
 SDK_MAX_TIMEOUT_SECONDS = 1e9
-"""Longer timeouts, which sockets and timers reject, mean as much as this one: 32 years."""
+"""The maximum timeout, 32 years. Sockets and timers reject much larger numbers, and infinity."""
 DEADLINE_TOLERANCE_SECONDS = 0.05
 """A timeout this short before the deadline of the caller is due to it."""
 

@@ -1,7 +1,7 @@
-"""Ids of tool calls for an upstream that accepts only 9 letters or digits, as Mistral does.
+"""Shortens the ids of tool calls for an upstream that accepts only 9 letters or digits, as Mistral does.
 
-A client sends the ids of earlier calls back, also those of another provider. Equal ids stay equal, so that each result
-still belongs to its call.
+A client sends the ids of earlier calls back, including those of other providers. Equal ids stay equal, so that each
+result still belongs to its call.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def strip_long_strings(raw: bytes) -> bytes:
         return raw
     segments: list[bytes] = []
     copied_to, quotes_left = 0, len(raw) // MIN_BYTES_PER_QUOTE
-    start = -1  # of the string that a window begins in
+    start = -1  # the opening quote of the string in which the window begins, or -1
     window_start = raw.find(b'"')
     while window_start >= 0 and quotes_left > 0:
         parts = raw[window_start : window_start + WINDOW_BYTES].split(b'"')

@@ -82,10 +82,11 @@ def pass_through_request(
 
 
 def _find_shift(raw: bytes, skeleton: bytes, start: int, stop: int) -> int | None:
-    """Return how much later than in the skeleton a value begins in the body, or None between two emptied strings.
+    """Return the offset of a value in the body minus that in the skeleton, or None between two emptied strings.
 
-    Up to its first emptied string, and from the end of its last one on, the skeleton has the bytes of the body. Beyond
-    these, it differs: a quote follows or precedes the characters around a string, and never a backslash.
+    The skeleton has the bytes of the body up to its first emptied string, and from the end of its last one. An emptied
+    string always differs: beside one of its quotes, the skeleton has the other quote and the body has a character of
+    the string. If that character is an escaped quote, a backslash precedes it, which the skeleton lacks.
     """
     if raw.startswith(skeleton[:stop]):
         return 0

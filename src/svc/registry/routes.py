@@ -175,7 +175,7 @@ class RegistryRoutes:
         if request.method == "HEAD":
             return Response(status_code=byte_range.status, headers=headers, media_type="application/octet-stream")
         chunks: Iterator[bytes] = self._service.store.read_range(entry, byte_range.start, byte_range.end)
-        first = await asyncio.to_thread(next, chunks, b"")  # before the status, which cannot report a failure later
+        first = await asyncio.to_thread(next, chunks, b"")  # a failure after the status cannot be reported
         return StreamingResponse(
             itertools.chain((first,), chunks), byte_range.status, headers, media_type="application/octet-stream"
         )

@@ -1,8 +1,8 @@
 """Thinking of upstreams of other dialects, in the messages of an Anthropic client.
 
 Anthropic signs its thinking, and rejects a block with another signature: "Invalid `signature` in `thinking` block".
-Clients return all blocks unchanged. So a block of another upstream has a mark as its signature, and an Anthropic
-upstream does not get it.
+Clients return all blocks unchanged. So the gateway marks the blocks of other upstreams in the field `signature`, and
+omits marked blocks in requests to an Anthropic upstream.
 """
 
 from __future__ import annotations

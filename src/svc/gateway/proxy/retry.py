@@ -148,10 +148,10 @@ class RetryLoop(AttemptOwner):
         try:
             self._attempt_current_backend(now)
         except SvcError:
-            if len(self._backends) == 1 or not self._start_elsewhere(now):
+            if len(self._backends) == 1 or not self._start_at_other_backend(now):
                 raise
 
-    def _start_elsewhere(self, now: float) -> bool:
+    def _start_at_other_backend(self, now: float) -> bool:
         """Start at another backend, because the dialect of the selected one cannot express the request.
 
         Return False if there is none. While the first backend is usable, only others of the same model replace it.
