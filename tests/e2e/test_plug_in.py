@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,9 +36,11 @@ def packages(tmp_path: Path) -> Path:
     info = folder / "svc_acme-1.0.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: svc-acme\nVersion: 1.0.0\n")
-    (info / "entry_points.txt").write_text(
-        "[svc.dialects]\nacme = svc_acme.dialect\n\n[svc.cli]\nacme-models = svc_acme.models_command\n"
-    )
+    groups = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {module}\n" for name, module in groups[group].items()) for group in groups
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
     return folder
 
 

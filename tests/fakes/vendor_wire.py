@@ -16,7 +16,8 @@ class VendorWire:
         self.key_header = key_header
 
     def refusal(self, seen: Recorded, key: str) -> tuple[str, Script] | None:
-        sent = {name: seen.headers[name] for name in ("authorization", "api-key", "x-acme-key") if name in seen.headers}
+        known_names = {"authorization", "api-key", self.key_header}
+        sent = {name: seen.headers[name] for name in known_names if name in seen.headers}
         value = f"Bearer {key}" if self.key_header == "authorization" else key
         if sent != ({self.key_header: value} if self.key_header else {}):
             return f"wrong key headers: {sorted(sent)}", answer(401, error("wrong key"))

@@ -262,7 +262,7 @@ class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     thought_signature: str = ""
     """The signature for earlier tool calls whose client did not keep that of the provider. Gemini requires one."""
     short_call_ids: bool = False
-    """Whether ids of tool calls must be 9 letters or digits, as at Mistral. Other ids get a short form."""
+    """Whether the provider accepts only tool call ids of 9 letters or digits, as Mistral does. Others are shortened."""
     token_input: bool = True
     """Whether the provider accepts tokens as the input of embeddings, not only texts."""
     image_input: bool = True
