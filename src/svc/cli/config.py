@@ -26,7 +26,7 @@ from svc.cli.base import print_json, print_table
 from svc.console.trusted_proxies import TrustedProxies
 from svc.errors import UsageError
 from svc.gateway.routing.provider_warnings import provider_warnings
-from svc.gateway.routing.providers import build_providers
+from svc.gateway.routing.providers import build_providers, check_entries_without_keys
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.settings import LocalSettings, Settings
 from svc.stores.local_models import find_local_models
@@ -87,6 +87,7 @@ def _check(loaded: Settings) -> Iterator[str]:
     except ValueError as error:
         origin = loaded.config.find_origin("gateway.trusted_proxies") or "settings"
         raise UsageError(f"{origin}: trusted_proxies in [gateway]: {error}.") from error
+    yield from check_entries_without_keys(loaded, providers)
     yield from provider_warnings(loaded, providers)
     if loaded.local.enabled:
         yield from _warn_of_missing_models(loaded)

@@ -100,6 +100,26 @@ def test_check_warns_of_models_that_are_not_installed(tmp_path: Path) -> None:
     assert [warning.rpartition(" ")[2] for warning in missing] == ["smollm2-135m", "no-such-model"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('dialect = "acme"\nbase_url = "https://acme.example/v1"', "there is no dialect 'acme'"),
+        ('base_url = "ftp://acme.example/v1"', "is not an http or https address"),
+        ('accounts = [{ base_url = "ftp://b.example/v1", api_key_env = "B_KEY" }]', "is not an http or https address"),
+        ('base_url = "https://acme.example/v1"', None),
+        ('accounts = [{ base_url = "https://b.example/v1", api_key_env = "B_KEY" }]', None),
+    ],
+)
+def test_check_warns_of_errors_of_a_provider_without_its_key(tmp_path: Path, fields: str, message: str | None) -> None:
+    entry = f'[[providers]]\nname = "acme"\napi_key_env = "ACME_KEY"\nmodels = [{{ id = "m" }}]\n{fields}\n'
+    (tmp_path / "svc.toml").write_text(f'{entry}[[providers]]\nname = "anthropic"\n')  # a change of a built-in one
+    status, found = check(tmp_path, OPENAI_API_KEY="sk-one")
+    assert (status, found["errors"]) == (0, [])
+    located = [warning for warning in found["warnings"] if warning.startswith("svc.toml")]
+    assert len(located) == (message is not None)
+    assert not located or message in located[0]
+
+
 def test_check_wrong_use_exits_2(folder: Path) -> None:
     assert svc_config(folder, "check", "--config", "none.toml").returncode == 2
     assert svc_config(folder, "check", "--yaml").returncode == 2

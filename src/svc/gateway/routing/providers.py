@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import re
 import tomllib
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
@@ -264,6 +264,25 @@ def _configures_key(entry: ProviderSettings | AccountSettings) -> bool:
 
 def _key_entries(entry: ProviderSettings) -> list[ProviderSettings | AccountSettings]:
     return [entry, *(entry.accounts or ())]
+
+
+def check_entries_without_keys(settings: Settings, providers: Iterable[Provider]) -> Iterator[str]:
+    """Yield the errors that a start would report if the keys of all configured providers were set.
+
+    `providers` are those of `build_providers`, which omits a provider without its key.
+    """
+    built_names = {provider.name for provider in providers}
+    builtins = {builtin.name: builtin for builtin in _load_builtin_providers()}
+    for entry in configured_entries(settings):
+        if entry.name in built_names:
+            continue
+        merged = _merge_entry(builtins[entry.name], entry) if entry.name in builtins else entry
+        urls: list[str | None] = [each.base_url for each in _key_entries(merged) if each.base_url is not None]
+        try:
+            for url in urls or [None]:
+                build_provider(merged, url, "", settings.environ)
+        except UsageError as error:
+            yield f"{settings.source_location('[[providers]]', entry.name)}: {error.message}"
 
 
 def missing_keys(settings: Settings) -> list[tuple[str, str]]:
