@@ -309,12 +309,16 @@ def test_gemini_unknown_fields_are_left_out_and_named(running: Gateway, vendors:
     assert sent.keys() == {"model", "messages", "presence_penalty"}
 
 
+OPENAI_FIELDS: Any = {"refusal": None, "annotations": [], "audio": None}
+"""Fields of OpenAI's messages, which clients send back."""
+
+
 def test_gemini_message_of_other_provider_has_only_known_fields(
     running: Gateway, vendors: dict[str, FakeProvider]
 ) -> None:
     """Gemini rejects unknown names, and `refusal` that is null (github.com/github/copilot-sdk/issues/2061)."""
     thinking = {"index": 0, "type": "thinking", "thinking": "Greet.", "signature": "c2ln"}
-    turn = {"role": "assistant", "content": "Hello", "refusal": None, "reasoning_content": "Greet."}
+    turn = {"role": "assistant", "content": "Hello", **OPENAI_FIELDS, "reasoning_content": "Greet."}
     got = running.chat(MODELS["gemini"], messages=[*HI, {**turn, "thinking_blocks": [thinking]}, *HI])
     assert got.status == 200
     assert vendors["gemini"].requests[0].json["messages"] == [*HI, {"role": "assistant", "content": "Hello"}, *HI]
@@ -361,7 +365,7 @@ def test_gemini_response_without_usage_or_id_is_counted(running: Gateway, vendor
 def test_mistral_request_has_only_known_fields(running: Gateway, vendors: dict[str, FakeProvider]) -> None:
     messages = [
         {"role": "user", "name": "ann", "content": "Hi"},
-        {"role": "assistant", "content": "Hello", "reasoning_content": "Greet.", "refusal": None},
+        {"role": "assistant", "content": "Hello", "reasoning_content": "Greet.", **OPENAI_FIELDS},
         {"role": "user", "content": "Bye"},
     ]
     fields = {"max_completion_tokens": 9, "seed": 7, "user": "u", "store": False, "frequency_penalty": 0.1}
@@ -384,6 +388,16 @@ def test_mistral_request_has_only_known_fields(running: Gateway, vendors: dict[s
     assert sent.keys() == {"model", "messages", "max_tokens", "random_seed", "frequency_penalty", "stream"}
     assert [sorted(message) for message in sent["messages"]] == [["content", "role"]] * 3
     assert "messages[].name" in got.headers["x-svc-dropped"]
+
+
+def test_mistral_tool_call_of_gemini_has_only_known_fields(running: Gateway, vendors: dict[str, FakeProvider]) -> None:
+    """Mistral rejects other fields of tool calls (github.com/zeroclaw-labs/zeroclaw/issues/2693)."""
+    call = {"id": SHORT_ID, "type": "function", "function": {"name": "get_weather", "arguments": WEATHER}}
+    signed = {**call, "extra_content": {"google": {"thought_signature": "c2ln"}}}
+    result = {"role": "tool", "tool_call_id": SHORT_ID, "content": "Rain"}
+    messages = [*HI, {"role": "assistant", "content": None, "tool_calls": [signed]}, result]
+    assert running.chat(MODELS["mistral"], messages=messages, tools=TOOLS).status == 200
+    assert vendors["mistral"].requests[0].json["messages"][1]["tool_calls"] == [call]
 
 
 SHORT_ID = "a1B2c3D4e"

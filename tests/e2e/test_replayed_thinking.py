@@ -108,6 +108,17 @@ def test_fallback_from_anthropic_gets_no_thinking_that_groq_rejects(
     assert provider_c.requests[-1].json["messages"] == [*HI, {"role": "assistant", "content": "Yes"}, *HI]
 
 
+def test_fallback_from_openai_gets_no_fields_that_groq_rejects(
+    start_gateway: StartGateway, provider_a: FakeProvider, provider_c: FakeProvider
+) -> None:
+    started = start_gateway(config=f'[routing]\nretries = 0\n[routing.fallbacks]\n"{GPT}" = ["{LLAMA}"]\n')
+    replayed = {"role": "assistant", "content": "Yes", "refusal": None, "annotations": []}
+    provider_a.plays(answer(503, openai_wire.error("overloaded")))
+    got = started.chat(GPT, messages=[*HI, replayed, *HI])
+    assert (got.status, got.headers["x-svc-provider"], got.headers.get("x-svc-dropped")) == (200, "groq", None)
+    assert provider_c.requests[-1].json["messages"] == [*HI, {"role": "assistant", "content": "Yes"}, *HI]
+
+
 def test_responses_tool_loop_gets_no_thinking_that_groq_rejects(gateway: Gateway, provider_c: FakeProvider) -> None:
     client = gateway.openai()
     message = {"reasoning": "I have to read."}

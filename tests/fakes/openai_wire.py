@@ -32,7 +32,8 @@ PROMPT_FIELDS = {
 """The endpoints, each with the field of its prompt."""
 GROQ_REJECTS = (
     *("logprobs", "logit_bias", "top_logprobs", "n"),
-    *("messages[].name", "messages[].reasoning_content", "messages[].thinking_blocks"),
+    *("messages[].name", "messages[].reasoning_content", "messages[].thinking_blocks", "messages[].refusal"),
+    *("messages[].annotations", "messages[].audio"),
 )
 
 

@@ -217,12 +217,26 @@ def _move_token_limit(body: dict[str, Any], name: str) -> None:
         body[other] = value
 
 
-def _drop_from_messages(body: dict[str, Any], name: str) -> bool:
-    """Remove a field from all messages. Only chat requests have validated messages; others can have any value."""
-    messages = body.get("messages")
-    if not isinstance(messages, list):
+def _drop_from_messages(body: dict[str, Any], path: str) -> bool:
+    """Remove a field from all messages, or from their tool calls. Return whether a value has been lost.
+
+    Only chat requests have validated messages. Others can have any value.
+    """
+    owners = body.get("messages")
+    list_name, _, name = path.rpartition("[].")
+    if list_name:
+        owners = _join_lists(owners, list_name)
+    if not isinstance(owners, list):
         return False
-    changed = [message for message in messages if isinstance(message, dict) and name in message]
-    for message in changed:
-        del message[name]
-    return bool(changed)
+    values = [owner.pop(name) for owner in owners if isinstance(owner, dict) and name in owner]
+    return any(value is not None and value != [] for value in values)
+
+
+def _join_lists(owners: Any, name: str) -> list[Any]:
+    """Return the items of all lists with this name, such as the tool calls of all messages."""
+    joined: list[Any] = []
+    for owner in owners if isinstance(owners, list) else ():
+        items = owner.get(name) if isinstance(owner, dict) else None
+        if isinstance(items, list):
+            joined.extend(items)
+    return joined

@@ -252,7 +252,8 @@ class UpstreamOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Differences between an upstream and its dialect, as data."""
 
     rejects: tuple[str, ...] = ()
-    """Request fields that the provider rejects. A nested field is written as `messages[].name`."""
+    """Request fields that the provider rejects. A nested field is written as `messages[].name`, and one of tool calls
+    as `messages[].tool_calls[].name`."""
     renames: dict[str, str] = {}
     """Request fields that have another name at the provider."""
     min_temperature: float = 0.0

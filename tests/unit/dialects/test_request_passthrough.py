@@ -177,6 +177,23 @@ def test_passthrough_nested_field_with_rejected_name_is_kept() -> None:
     assert json.loads(pass_through(raw, rejects=("seed", "messages[].name")).body) == json.loads(raw)
 
 
+def test_passthrough_rejected_field_of_tool_calls_is_dropped() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": None}
+    odd = [{**turn, "content": "a", "tool_calls": [None]}, {**turn, "content": "a", "tool_calls": None}]
+    raw = body(messages=[USER, {**turn, "tool_calls": [{**call, "extra": {"google": 1}}, call]}, *odd, USER])
+    built = pass_through(raw, rejects=("messages[].tool_calls[].extra",))
+    assert json.loads(built.body)["messages"] == [USER, {**turn, "tool_calls": [call, call]}, *odd, USER]
+    assert built.dropped_fields == ("messages[].tool_calls[].extra",)
+
+
+def test_passthrough_rejected_field_of_messages_without_value_is_not_listed() -> None:
+    raw = body(messages=[USER, {"role": "assistant", "content": "a", "refusal": None, "annotations": []}, USER])
+    built = pass_through(raw, rejects=("messages[].refusal", "messages[].annotations"))
+    assert json.loads(built.body)["messages"] == [USER, {"role": "assistant", "content": "a"}, USER]
+    assert built.dropped_fields == ()
+
+
 def test_passthrough_many_names_in_other_cases_takes_linear_time() -> None:
     letters = [(letter, letter.upper()) for letter in "max_completion_tokens"]
     cases = ["".join(case) for case in itertools.islice(itertools.product(*letters), 1, 25_000)]
