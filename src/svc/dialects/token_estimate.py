@@ -108,9 +108,13 @@ _ITEM_FIELDS: Final = re.compile(
 _TEXT_FIELD_NAME: Final = rb'"(?:content|reasoning_content|refusal|arguments|text|thinking|partial_json|delta)"\s*:\s*"'
 _TEXT_FIELD: Final = re.compile(_TEXT_FIELD_NAME + rb'((?:[^"\\]|\\.)*+)"')
 _RESPONSE_TEXT_FIELD: Final = re.compile(
-    rb'"(?:content|reasoning_content|reasoning|refusal|arguments|text|thinking)"\s*:\s*"((?:[^"\\]|\\.)*+)"', re.DOTALL
+    rb'"(?:content|reasoning_content|reasoning|refusal|arguments|input|text|thinking)"\s*:\s*'
+    rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"',
+    re.DOTALL,
 )
-"""A text in a complete response. vLLM and Ollama have their thinking in `reasoning`."""
+"""A text in a complete response. vLLM and Ollama have their thinking in `reasoning`, and custom tools have `input`."""
+_TOOL_USE_MARK: Final = b'"tool_use"'
+"""Anthropic's tool calls have their input as JSON, whose fields have any names."""
 _NONEMPTY_TEXT_FIELD: Final = re.compile(_TEXT_FIELD_NAME + rb'[^"]')
 
 
@@ -319,8 +323,13 @@ def estimate_completion_tokens(size: int, first: bytes, last: bytes) -> int:
 
 
 def estimate_response_tokens(body: bytes) -> int:
-    """Estimate the completion tokens of a complete response from its texts, or else from all of its bytes."""
-    length = sum([len(text) for text in _RESPONSE_TEXT_FIELD.findall(body)])
+    """Estimate the completion tokens of a complete response from its texts, or else from all of its bytes.
+
+    Anthropic's tool calls count with all bytes, too.
+    """
+    length = 0
+    if body.find(_TOOL_USE_MARK) < 0:
+        length = sum([len(text) for text in _RESPONSE_TEXT_FIELD.findall(body)])
     return max(1, int((length or len(body)) / ASCII_CHARS_PER_TOKEN))
 
 

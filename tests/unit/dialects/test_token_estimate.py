@@ -310,6 +310,19 @@ def test_response_tokens_count_texts_without_the_json_around_them() -> None:
     assert estimate_response_tokens(b"\xff" * 400) == 100
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"content": [{"type": "tool_use", "id": "a", "name": "bash", "input": {"command": "c" * 4000, "text": "t"}}]},
+        {"choices": [{"message": {"content": "Ok", "tool_calls": [{"custom": {"name": "f", "input": "c" * 4000}}]}}]},
+        {"output": [{"type": "custom_tool_call", "name": "f", "input": "c" * 4000}]},
+    ],
+    ids=["messages", "chat completions", "responses"],
+)
+def test_response_tokens_input_of_tools_is_counted(response: dict[str, Any]) -> None:
+    assert estimate_response_tokens(json.dumps(response).encode()) == pytest.approx(1000, abs=50)
+
+
 def test_completion_tokens_interrupted_stream_interpolates_between_first_and_last() -> None:
     assert estimate_completion_tokens(4000, b"", b"") == 1000
     two = WORD * 2

@@ -511,7 +511,7 @@ class Attempt(ResponseReceiver):
             encoded = self._codec.decode_response(body)  # raises the error of a 200 response with an error object
             if self._transform is not None:
                 raise ProviderFailed("The provider did not respond with a stream.")
-            if encoded.usage is None:
+            if encoded.usage is None and self._has_completion:
                 self._response_tokens = estimate_response_tokens(body)
             if encoded.usage is None and self._request_body:
                 usage, self._has_estimated_usage = billable_usage(None, self._request_body, self.estimated_tokens)
