@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -110,6 +111,8 @@ def _describe_os_error(error: OSError) -> str:
     text = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
     if isinstance(error, PermissionError) and error.filename:
         return f"{text}. Check the owner and the permissions of the file and of its folders."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{text}. Free space on the disk, or write to another one."
     return text
 
 

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _run(pipeline, text, args)
     except StageError as error:
-        location = error.location(pipeline)
+        location = error.find_location(pipeline)
         raise PipelineFailed(f"{location}: {error.message}" if location else error.message) from error
 
 

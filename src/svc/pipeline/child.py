@@ -224,7 +224,7 @@ def _locate_problem(error: SvcError, pipeline: Pipeline | None) -> PipelineProbl
     code = error.code if error.code != UsageError.code else InvalidRequest.code
     if isinstance(error, StageError):
         text, stage, code = error.cause.message, error.stage_id, error.cause.code
-        text = f"{location}: {text}" if (location := error.location(pipeline)) else text
+        text = f"{location}: {text}" if (location := error.find_location(pipeline)) else text
     located = _LOCATION.fullmatch(text)
     if located is None:
         return PipelineProblem(message=text, stage=stage, code=code)

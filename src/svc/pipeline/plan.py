@@ -49,7 +49,7 @@ class StageError(PipelineFailed):
         self.stage_id = stage_id
         self.cause = cause
 
-    def location(self, pipeline: Pipeline | None) -> str:
+    def find_location(self, pipeline: Pipeline | None) -> str:
         """Return `SOURCE:LINE:COLUMN` of the stage, or an empty text if it is unknown."""
         return pipeline.locations.get((self.stage_id, "stage"), "") if pipeline is not None else ""
 

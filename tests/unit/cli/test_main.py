@@ -247,8 +247,15 @@ def test_output_that_the_locale_cannot_encode_is_no_error(tmp_path: Path, encodi
     assert printed in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("unbuffered", "message"),
+    [
+        ("", "svc: Standard output cannot be written: No space left on device.\n"),
+        ("1", "svc: No space left on device. Free space on the disk, or write to another one.\n"),
+    ],
+)
 @pytest.mark.parametrize("args", [["--help"], ["registry", "--help"], ["registry", "ls"]])
-def test_full_standard_output_is_one_error(args: list[str], tmp_path: Path) -> None:
+def test_full_standard_output_is_one_error(args: list[str], unbuffered: str, message: str, tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         result = subprocess.run(
             [sys.executable, "-m", "svc", *args],
@@ -256,9 +263,8 @@ def test_full_standard_output_is_one_error(args: list[str], tmp_path: Path) -> N
             stderr=subprocess.PIPE,
             text=True,
             timeout=60,
-            env={**os.environ, "SVC_HOME": str(tmp_path), "PYTHONUNBUFFERED": ""},
+            env={**os.environ, "SVC_HOME": str(tmp_path), "PYTHONUNBUFFERED": unbuffered},
         )
-    message = "svc: Standard output cannot be written: No space left on device.\n"
     assert (result.returncode, result.stderr) == (1, message)
 
 
