@@ -139,7 +139,9 @@ class AnthropicStreamEncoder:
         return encode_event("message_start", {"message": message})
 
     def _open_thinking(self) -> bytes:
-        return self._open_block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+        """Open a block of thinking. A signature ends the one before: it is valid for this block alone."""
+        closed = self._close_block() if self._has_signature else b""
+        return closed + self._open_block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
 
     def _open_block(self, key: str, block: dict[str, Any]) -> bytes:
         if key and key == self._open_block_key:

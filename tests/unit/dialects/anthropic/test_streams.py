@@ -13,6 +13,7 @@ from tests.nesting import depths_near_limit
 from svc import errors
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect
+from svc.dialects.resume import ResumableTranslation
 from svc.gateway.endpoints import messages
 
 DIALECTS = (openai.dialect, anthropic.dialect)
@@ -151,6 +152,22 @@ def test_stream_repeated_usage_replaces_earlier_counts() -> None:
         2,
         9,
     )
+
+
+@pytest.mark.parametrize("texts", [("a", "b"), ("", ""), ("a", "")])
+def test_stream_resumable_consecutive_thinking_blocks_keep_their_signatures(texts: tuple[str, str]) -> None:
+    encoder = anthropic.dialect.create_stream_encoder(include_usage=False)
+    transform = ResumableTranslation(anthropic.dialect.create_stream_decoder(), encoder)
+    blocks = []
+    for index, thinking in enumerate(texts):
+        block = {"type": "thinking", "thinking": "", "signature": ""}
+        deltas = [{"type": "thinking_delta", "thinking": thinking}] if thinking else []
+        blocks.append(event("content_block_start", index=index, content_block=block))
+        for delta in (*deltas, {"type": "signature_delta", "signature": f"signature {index}"}):
+            blocks.append(event("content_block_delta", index=index, delta=delta))
+        blocks.append(event("content_block_stop", index=index))
+    events = b"".join(blocks)
+    assert events in transform.feed(START + events + LAST + STOP)
 
 
 def test_stream_tool_name_after_arguments_is_awaited() -> None:
