@@ -16,6 +16,7 @@ from tests.documentation.pages import ROOT, Block, blocks, name_of, pages
 MAX_SENTENCE_WORDS = 30
 MAX_LINE_COLUMNS = 120
 MAX_GLOSSARY_ROWS = 20
+MIN_REPEATED_CHARACTERS = 60
 
 # The words that the title of a how-to guide may begin with.
 IMPERATIVES = frozenset(
@@ -115,7 +116,19 @@ def findings(name: str, text: str) -> list[Finding]:
     """Return line numbers and messages for the page `name`, a path such as `docs/how-to/manage-keys.md`."""
     parts = list(blocks(text))
     found = [*long_lines(text), *long_sentences(parts), *titles(parts), *rule_for(name)(name, parts)]
+    if name == "CHANGELOG.md":
+        found += repeated_entries(text)
     return sorted(found)
+
+
+def repeated_entries(text: str) -> Iterator[Finding]:
+    """Find entries of the changelog that begin like an earlier one. A merge that keeps both sides repeats entries."""
+    first_lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("* "):
+            earlier = first_lines.setdefault(line[:MIN_REPEATED_CHARACTERS], number)
+            if earlier != number and len(line) >= MIN_REPEATED_CHARACTERS:
+                yield number, f"the entry begins like that of line {earlier}"
 
 
 def long_lines(text: str) -> Iterator[Finding]:

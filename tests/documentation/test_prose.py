@@ -44,6 +44,13 @@ def test_findings_long_sentence_is_reported_at_its_line(text: str) -> None:
     assert int(found.split(":")[0]) in (3, 5)
 
 
+def test_findings_repeated_entry_of_the_changelog_is_reported() -> None:
+    entry = f"* {'word ' * 12}"
+    text = f"# Title\n\n{entry}one.\n* Short.\n{entry}two.\n* Short.\n"
+    assert messages("CHANGELOG.md", text) == ["5: the entry begins like that of line 3"]
+    assert messages("README.md", text) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
