@@ -104,3 +104,10 @@ def build_wheel(source: Path) -> subprocess.CompletedProcess[str]:
     """Build a wheel from the folder with the locked build backend."""
     command = [sys.executable, "-c", "from setuptools import build_meta; build_meta.build_wheel('.')"]
     return subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_typescript_package_contains_the_licence() -> None:
+    """npm packs a LICENSE beside package.json, and neither a link nor a file of another folder."""
+    packed = ROOT / "sdk" / "typescript" / "LICENSE"
+    assert not packed.is_symlink()
+    assert packed.read_text() == (ROOT / "LICENSE").read_text()

@@ -73,17 +73,40 @@ def create_locked(path: Path) -> int:
         os.close(fd)
 
 
+def is_abandoned(path: Path) -> bool:
+    """Return whether the file exists and no process holds its lock."""
+    with _lock_if_free(path) as locked:
+        return locked
+
+
 def remove_abandoned(path: Path) -> bool:
     """Remove the file while holding its lock, so that no process can open it in between."""
+    with _lock_if_free(path) as locked:
+        if locked:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                return False
+        return locked
+
+
+@contextmanager
+def _lock_if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock of an existing file, and yield True. Yield False if the file cannot be locked at once."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False
+        yield False
+        return
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except OSError:
-        return False
+        yield _lock_now(fd)
     finally:
         os.close(fd)
+
+
+def _lock_now(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
     return True

@@ -12,13 +12,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
 
 from svc.bundles import http_client, index_parser
 from svc.bundles.download import REGISTRY_TIMEOUT_SECONDS, BundleSource, DownloadState, PartialFile
+from svc.bundles.registry_url import is_server_url
 from svc.errors import (
     AlreadyExists,
     AuthenticationFailed,
@@ -79,12 +79,7 @@ class RegistryClient:
     """A registry with a URL such as `http://127.0.0.1:8080`. `key` is sent with every request."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = REGISTRY_TIMEOUT_SECONDS) -> None:
-        try:
-            http_client.parse_origin(url)
-            is_invalid = urlsplit(url).username is not None
-        except RegistryFailed:
-            is_invalid = True
-        if is_invalid:
+        if not is_server_url(url):
             raise UsageError(f"{url[:200]!r} is not the URL of a registry, such as http://HOST:PORT or https://HOST.")
         if key is not None and not (key.isascii() and key.isprintable()):
             raise UsageError("The key of the registry, SVC_REGISTRY_KEY, must have printable ASCII characters only.")

@@ -253,18 +253,16 @@ class _DefinitionParser:
         return StageOptions(**fields)
 
     def _parse_registry_url(self, node: yaml.Node) -> str:
-        url = self._parse_text(node)
-        try:
-            check_registry_url(url)
-        except UsageError as error:
-            raise self._error_at_node(node, error.message) from None
-        return url
+        return self._parse_url(node, check_registry_url)
 
     def _parse_gateway_url(self, node: yaml.Node) -> str:
+        return self._parse_url(node, normalize_url)
+
+    def _parse_url(self, node: yaml.Node, check: Callable[[str], object]) -> str:
         url = self._parse_text(node)
         try:
-            normalize_url(url)
-        except InvalidRequest as error:
+            check(url)
+        except (InvalidRequest, UsageError) as error:
             raise self._error_at_node(node, error.message) from None
         return url
 

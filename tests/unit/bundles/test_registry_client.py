@@ -74,7 +74,18 @@ def test_registry_client_redirect_to_non_ascii_path_is_percent_encoded(serve):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://[::1", "http://host:99999", "http://u:p@host", "http://a..b", "ftp://host", ""]
+    "url",
+    [
+        "http://[::1",
+        "http://host:99999",
+        "http://host:0",
+        "http://u:p@host",
+        "http://a..b",
+        "http://host?x=1",
+        "http://host#x",
+        "ftp://host",
+        "",
+    ],
 )
 def test_registry_client_malformed_url_raises_usage_error(url):
     with pytest.raises(UsageError):

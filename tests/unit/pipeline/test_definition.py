@@ -95,6 +95,7 @@ def test_parse_pipeline_repeated_bundle_gets_unique_stage_ids() -> None:
         ("name: x\nstages:\n  - name: a@1\n    options: {temperature: .nan}", ":4:28", "from 0 to 2"),
         ("name: x\nstages:\n  - name: a@1\n    options: {voice: x}", ":4:15", "unknown key 'voice'"),
         ("name: x\nregistry: ftp://x\nstages: [a@1]", ":2:11", "not the URL of a registry"),
+        ("name: x\nregistry: http://a..b\nstages: [a@1]", ":2:11", "not the URL of a registry"),
         ("name: x\nregistry: file://host/path\nstages: [a@1]", ":2:11", "has a host"),
         ("name: x\nregistry: {remote: {base_url: nonsense}}\nstages: [a@1]", ":2:31", "not the URL of a registry"),
         (

@@ -16,12 +16,11 @@ from svc.bundles.digest import sha256_file
 from svc.bundles.disk_space import is_unwritable
 from svc.bundles.reference import check_name
 from svc.errors import InsufficientStorage, InternalError, InvalidRequest, SvcError
-from svc.file_lock import hold_lock, remove_abandoned
+from svc.file_lock import hold_lock, is_abandoned, remove_abandoned
 from svc.stores.bundles.base import BundleDraft, VerifyFinding, validate_bundle
 from svc.stores.bundles.index_json import IndexJson
 from svc.stores.bundles.records import BundleRecords
 from svc.stores.bundles.resumable_upload import remove_expired_uploads
-from svc.stores.bundles.upload import is_abandoned
 from svc.wire.bundle import BundleEntry
 
 STALE_DOWNLOAD_SECONDS = 14 * 86400.0

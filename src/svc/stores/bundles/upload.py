@@ -55,21 +55,6 @@ class BundleUpload:
             self._fd = -1
 
 
-def is_abandoned(path: Path) -> bool:
-    """Return whether no process holds the lock of an existing file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
-
-
 class CompleteFile:
     """A complete file of known hash, locked like an upload, to be moved into a store."""
 
