@@ -98,7 +98,8 @@ async def run_context(
         async with contextlib.AsyncExitStack() as stack:  # closes what was opened, even if the start fails
             stack.push_async_callback(issued_keys.close)
             await issued_keys.start()
-            for component in (ledger, rate_limiter, response_store, context, shared_breakers, metrics_publisher):
+            # The metrics close after the context, which ends the requests that are still open, and count those too.
+            for component in (ledger, rate_limiter, response_store, metrics_publisher, context, shared_breakers):
                 if component is not None:
                     component.start()
                     stack.push_async_callback(component.close)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.accounts.test_keys import chat, create, until
+from tests.e2e.accounts.test_metrics import metrics
 from tests.e2e.accounts.test_usage import usage
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import GPT, HI, KEY, Gateway, run
@@ -61,7 +62,10 @@ def test_workers_revoked_key_returns_401_from_every_worker(gateway: Gateway) -> 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept connections", "new connections"])
 def test_workers_rolling_restart_loses_no_response(gateway: Gateway, provider_a: FakeProvider, keep: bool) -> None:
-    """Load and a slow stream continue. A persistent connection is closed only between two responses."""
+    """Load and a slow stream continue. A persistent connection is closed only between two responses.
+
+    The metrics of the old workers stay complete.
+    """
     before = set(workers_of(gateway))
     provider_a.plays(sse(openai_wire.stream("a b c d e f g h i j k l m n o p q r s t"), every=0.15))
     stream: list[bytes] = []
@@ -78,6 +82,9 @@ def test_workers_rolling_restart_loses_no_response(gateway: Gateway, provider_a:
     assert set(clients.statuses()) == {200}
     assert clients.lost == 0
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "100000"
+    labels = 'provider="openai",model="gpt-4o-mini",status="ok",http_status="200"'
+    responses = len(clients.answers) + 2
+    until(lambda: metrics(gateway)[f"svc_requests_total{{{labels}}}"] == responses, 5)
 
 
 def test_workers_sigterm_in_mid_stream_completes_stream(gateway: Gateway, provider_a: FakeProvider) -> None:

@@ -48,10 +48,11 @@ class MetricsPublisher:
         self._task = asyncio.get_running_loop().create_task(self._publish(), name="metrics")
 
     async def close(self) -> None:
-        """Stop publishing."""
+        """Stop publishing. The counts since the last time are published once more: those of all requests stay."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+            self._worker_metrics.write(self._snapshot())
 
     async def _publish(self) -> None:
         while True:

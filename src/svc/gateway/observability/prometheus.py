@@ -165,6 +165,11 @@ class WorkerMetrics:
                     yield snapshot
 
 
+def _format_number(value: float) -> str:
+    """Format a value with as many digits as it needs: a counter of tokens can exceed 10 digits."""
+    return f"{value:.15g}"
+
+
 def render_prometheus(snapshot: MetricsSnapshot) -> str:
     """Return the metrics in the Prometheus text format, version 0.0.4."""
     lines: list[str] = []
@@ -202,11 +207,11 @@ def _render_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
         for (provider, model), request_series in _sum_by_model(snapshot).items():
             if provider:
                 total = getattr(request_series, _SUMMED_FIELDS[name])
-                yield f"{name}{{{format_model_labels(provider, model)}}} {total:.10g}"
+                yield f"{name}{{{format_model_labels(provider, model)}}} {_format_number(total)}"
     else:
         for labelled_name, value in snapshot.values.items():
             if labelled_name.partition("{")[0] == name:
-                yield f"{labelled_name} {value:.10g}"
+                yield f"{labelled_name} {_format_number(value)}"
 
 
 def _render_attempt_metric(name: str, snapshot: MetricsSnapshot) -> Iterable[str]:
@@ -279,7 +284,7 @@ def _render_histogram(
         upper_bound = "+Inf" if limit is None else f"{limit:.10g}"
         yield f'{name}_bucket{{{separated}le="{upper_bound}"}} {running}'
     braced = f"{{{labels}}}" if labels else ""
-    yield f"{name}_sum{braced} {total:.10g}"
+    yield f"{name}_sum{braced} {_format_number(total)}"
     yield f"{name}_count{braced} {running}"
 
 
