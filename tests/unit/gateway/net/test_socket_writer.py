@@ -87,7 +87,7 @@ def test_socket_writer_slow_reader_receives_all_bytes_in_order(
 
     async def main() -> None:
         async with connected() as (protocol, peer):
-            protocol.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            protocol.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
             sent, got = b"", b""
             for _ in range(300):
                 data = rng.randbytes(rng.choice([0, 1, 300, 5_000, 100_000]))
