@@ -108,8 +108,14 @@ class MetricsPublisher:
         return snapshot
 
     async def aggregate(self) -> MetricsSnapshot:
-        """Return the sum of the metrics of all workers."""
-        return await asyncio.to_thread(self._worker_metrics.aggregate, self._snapshot())
+        """Publish the metrics of this worker, and return the sum of those of all workers.
+
+        Without the former, counters would fall if another worker serves the next scrape within
+        METRICS_PUBLISH_SECONDS.
+        """
+        snapshot = self._snapshot()
+        self._worker_metrics.write(snapshot)
+        return await asyncio.to_thread(self._worker_metrics.aggregate, snapshot)
 
     def routes(self) -> list[BaseRoute]:
         """Return `GET /metrics`. Requests that are not local (`is_local_request`) need the scope `metrics`."""
