@@ -6,6 +6,7 @@ The keys of the file are described in docs/reference/configuration.md. Each docs
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -511,6 +512,11 @@ def _strip_comment(line: str) -> str:
     return match[0] if match is not None else line
 
 
+def find_home(environ: Mapping[str, str]) -> Path:
+    """Return the state folder, which may not exist."""
+    return Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
+
+
 def load(
     environ: Mapping[str, str],
     *,
@@ -522,7 +528,7 @@ def load(
 
     `defaults` apply where the file has no value. Raises UsageError with the file and the key.
     """
-    home = Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
+    home = find_home(environ)
     path = _find_file(config, home)
     config_tables = read_config_file(path, environ) if path else ConfigTables()
     tables = _add_preset_names(config_tables.tables)
@@ -561,7 +567,20 @@ def _find_file(config: str | None, home: Path) -> Path | None:
         if not path.is_file():
             raise UsageError(f"There is no configuration file at {path}.")
         return path
-    return next((path for path in (Path("svc.toml"), home / "svc.toml") if path.is_file()), None)
+    return next((path for path in (Path("svc.toml"), home / "svc.toml") if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a file exists. Raises UsageError if that is not known, because a folder denies access."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}. Check the owner and the permissions of the file and of its "
+            "folders."
+        ) from error
 
 
 def _add_preset_names(tables: dict[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,12 @@ def test_full_disk_command_exits_1_with_reason(small_disk: Path) -> None:
     done = run("keys", "create", "--name", "late", home=small_disk)
     assert done.returncode == 1
     assert "since its disk is full" in done.stderr
+    status = os.statvfs(small_disk)
+    limit = f"remount,nr_inodes={status.f_files - status.f_ffree}"
+    subprocess.run(["mount", "-o", limit, small_disk], check=True)
+    done = run("keys", "ls", home=small_disk, env={"SVC_HOME": str(small_disk / "other")})
+    assert done.returncode == 2
+    assert "No space left on device. Free space on the disk, or set SVC_HOME to a folder on another one." in done.stderr
 
 
 @pytest.mark.parametrize("reserve", [0, 60 * 1024])

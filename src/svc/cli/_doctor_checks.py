@@ -114,7 +114,7 @@ def check_database(settings: Settings) -> CheckResult:
     url = database_url(settings.environ, settings.home)
     source = "SVC_DATABASE_URL" if settings.environ.get("SVC_DATABASE_URL") else "the state folder"
     is_file = url.startswith("sqlite:///")
-    if is_file and not (file := Path(url.removeprefix("sqlite:///")).expanduser()).exists():
+    if is_file and not os.path.exists(file := Path(url.removeprefix("sqlite:///")).expanduser()):
         return _check_missing_file(file)
     try:
         store = open_database(url)
@@ -158,7 +158,7 @@ def check_client_keys(settings: Settings, *, can_read_keys: bool) -> CheckResult
 def _has_valid_key(settings: Settings) -> bool:
     """Return whether one of the first thousand keys is valid. A missing SQLite file is not created."""
     url = database_url(settings.environ, settings.home)
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).expanduser().exists():
+    if url.startswith("sqlite:///") and not os.path.exists(Path(url.removeprefix("sqlite:///")).expanduser()):
         return False
     store = open_database(url)
     try:
@@ -171,7 +171,7 @@ def _has_valid_key(settings: Settings) -> bool:
 
 
 def _check_missing_file(file: Path) -> CheckResult:
-    folder = _existing_folder(file.absolute().parent)
+    folder = find_existing_folder(file.absolute().parent)
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
         return CheckResult("database", "ok", f"the file {file}, created by the first start")
     return CheckResult("database", "bad", f"the file {file} cannot be created", "check SVC_DATABASE_URL and SVC_HOME")
@@ -218,7 +218,7 @@ def check_blob_store(settings: Settings) -> CheckResult:
 def _check_folder(folder: Path) -> CheckResult:
     """Check that the folder can be written, and its records read and written."""
     advice = "check SVC_REGISTRY_ROOT, and the owner and permissions of the folder"
-    existing = _existing_folder(folder)
+    existing = find_existing_folder(folder)
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         return CheckResult("blob store", "bad", f"the folder {folder} is not writable", advice)
     path = folder / ".registry" / "records.sqlite"
@@ -255,7 +255,7 @@ def check_disk_space(settings: Settings) -> Iterator[CheckResult]:
     """Check the free space of the state folder's disk, and of the registry's if it is another one."""
     devices = set()
     for subject, folder in (("disk space", settings.home), ("disk space, registry", settings.registry_root)):
-        existing = _existing_folder(folder)
+        existing = find_existing_folder(folder)
         device = existing.stat().st_dev
         if device not in devices:
             yield _check_free_space(subject, existing)
@@ -273,6 +273,6 @@ def _check_free_space(subject: str, folder: Path) -> CheckResult:
     return CheckResult(subject, "ok", detail)
 
 
-def _existing_folder(folder: Path) -> Path:
+def find_existing_folder(folder: Path) -> Path:
     """Return the folder, or its closest parent that exists."""
     return next((path for path in (folder, *folder.absolute().parents) if os.path.exists(path)), Path("/"))

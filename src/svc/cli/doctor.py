@@ -70,13 +70,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
     yield _doctor_checks.check_python()
+    yield _check_home(settings.find_home(os.environ))
     try:
         loaded = settings.load(os.environ, config=config_path)
     except UsageError as error:
-        yield CheckResult("settings", "bad", error.message, "fix that line, or select another file with --config")
+        yield CheckResult("settings", "bad", error.message, "fix that file, or select another one with --config")
         return
     yield CheckResult("settings", "ok", "read")
-    yield _check_home(loaded.home)
     yield from _doctor_checks.check_journal(loaded.home)
     yield from _doctor_checks.check_disk_space(loaded)
     yield from _doctor_checks.check_extras()
@@ -95,20 +95,28 @@ def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
 
 
 def _check_home(home: Path) -> CheckResult:
-    existing = next(folder for folder in (home, *home.parents) if folder.exists())
-    if os.access(existing, os.W_OK | os.X_OK) and existing.is_dir():
+    existing = _doctor_checks.find_existing_folder(home)
+    if not existing.is_dir():
+        problem = "is not a folder"
+    elif not os.access(existing, os.X_OK):
+        problem = "is not accessible to this user"
+    elif not os.access(existing, os.W_OK):
+        problem = "is not writable"
+    else:
         return CheckResult("state folder", "ok", str(home))
-    problem = "is not writable" if existing.is_dir() else "is not a folder"
     return CheckResult("state folder", "bad", f"{existing} {problem}", "set SVC_HOME to a writable folder")
 
 
 def _check_model(name: str, config: Settings) -> CheckResult:
-    if name in find_local_models(config):
-        return CheckResult(f"model {name}", "ok", "present")
     try:
+        if name in find_local_models(config):
+            return CheckResult(f"model {name}", "ok", "present")
         is_made = make.is_made(recipe.load_recipe(name, config.home / "recipes"), config.registry_root)
     except SvcError as error:
         return CheckResult(f"model {name}", "off", error.message)
+    except OSError as error:
+        detail = f"{error.filename or config.home} cannot be read: {error.strerror}"
+        return CheckResult(f"model {name}", "bad", detail, "check the owner and the permissions of its folders")
     if is_made:
         return CheckResult(f"model {name}", "ok", "present")
     return CheckResult(f"model {name}", "off", "not installed", f"svc models add {name} (svc up does it automatically)")

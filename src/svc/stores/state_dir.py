@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -26,10 +27,12 @@ def prepare_state_dir(home: Path) -> None:
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise UsageError(
-            f"The state folder {home} cannot be created: {error.strerror}. Set SVC_HOME to a folder that this user may "
-            "write to."
-        ) from error
+        advice = (
+            "Free space on the disk, or set SVC_HOME to a folder on another one."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "Set SVC_HOME to a folder that this user may write to."
+        )
+        raise UsageError(f"The state folder {home} cannot be created: {error.strerror}. {advice}") from error
     if _may_restrict_mode(home):
         _restrict_mode(home, 0o700)
     for path in home.glob("svc.db*"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Callable
 
@@ -28,3 +29,14 @@ def test_listen_port_in_use_advises_another_port(function: Callable[[str, int], 
         message = f"port {port}: Address already in use. Choose another with --port, or 0 for a free one."
         with pytest.raises(UsageError, match=message):
             function("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("function", LISTEN)
+def test_listen_without_descriptors_advises_a_higher_limit(function: Callable[[str, int], object]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(UsageError, match=r"Too many open files\. Raise the limit of open files \(ulimit -n\)\.$"):
+            function("127.0.0.1", 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

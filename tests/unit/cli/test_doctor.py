@@ -1,6 +1,10 @@
 import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -321,3 +325,23 @@ def test_doctor_aliases_are_reported_with_their_models(
     alias = findings(capsys)["alias fast"]
     assert alias["state"] == "off"
     assert "gpt-4o-mini is not available: the provider openai has no API key" in alias["says"]
+
+
+def test_doctor_state_folder_of_another_user_is_reported() -> None:
+    drop = "import os; os.geteuid() or (os.setgid(65534), os.setuid(65534))"
+    script = f"{drop}; import sys; from svc.cli import main; sys.exit(main(['doctor', '--json', *sys.argv[1:]]))"
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is only for its owner
+        os.chmod(folder, 0o755)
+        home = Path(folder) / "home"
+        home.mkdir(mode=0o700 if os.geteuid() == 0 else 0)
+        config = Path(folder) / "other.toml"
+        config.touch()
+        for arguments in ([], ["--config", str(config)]):
+            command = [sys.executable, "-c", script, *arguments]
+            environment = {"SVC_HOME": str(home), "PATH": os.environ["PATH"]}
+            done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+            found = {finding["what"]: finding for finding in json.loads(done.stdout)}
+            assert found["state folder"]["says"] == f"{home} is not accessible to this user"
+            assert found["settings"]["state"] == ("ok" if arguments else "bad")
+    assert found["model smollm2-135m"]["says"] == f"{home}/models cannot be read: Permission denied"
+    assert found["database"]["state"] == "bad"
