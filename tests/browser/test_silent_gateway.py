@@ -46,6 +46,24 @@ def test_page_data_gets_no_response_says_so_and_recovers(console: Console, page:
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+def test_change_gets_no_response_says_so_and_can_be_repeated(console: Console, page: Page) -> None:
+    created = console.create_key("silent")
+    path = f"**/v1/admin/keys/{created['id']}/revoke"
+    open_silently(console, page, "Keys", path)
+    page.get_by_role("listitem").filter(has_text=created["id"]).get_by_role("button", name="Revoke").click()
+    button = page.get_by_role("button", name="Revoke key")
+    with page.expect_request(path):
+        button.click()
+    expect(button).to_have_attribute("aria-disabled", "true")
+    page.clock.run_for(TIMEOUT_MILLISECONDS)
+    alert = page.get_by_role("dialog").get_by_role("alert")
+    expect(alert).to_contain_text("did not respond within 65 seconds")
+    expect(alert).to_contain_text("The request may have taken effect.")
+    page.unroute(path)
+    button.click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 def test_page_data_of_a_query_that_takes_as_long_as_it_may_is_shown(console: Console, page: Page) -> None:
     console.enter(page, console.admin_key)
     page.clock.install()

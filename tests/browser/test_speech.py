@@ -65,10 +65,15 @@ def test_microphone_shows_the_transcript_in_all_panels(speech_page: Page, contex
     expect(speech_page.get_by_label("Text", exact=True)).to_have_value("One two three.")
 
 
-def test_file_is_transcribed(speech_page: Page, clip: Path) -> None:
+def test_file_is_transcribed(speech_page: Page, clip: Path, tmp_path: Path) -> None:
     speech_page.get_by_role("tab", name="File").click()
     speech_page.get_by_label("Audio file").set_input_files(clip)
-    expect(speech_page.get_by_role("region", name="Transcript of the file")).to_contain_text("lazy dog", timeout=WAIT)
+    transcript = speech_page.get_by_role("region", name="Transcript of the file")
+    expect(transcript).to_contain_text("lazy dog", timeout=WAIT)
+    (tmp_path / "truncated.wav").write_bytes(clip.read_bytes()[:-40_000])
+    speech_page.get_by_label("Audio file").set_input_files(tmp_path / "truncated.wav")
+    expect(speech_page.get_by_text("The WAV file is truncated")).to_be_visible(timeout=WAIT)
+    expect(transcript).to_contain_text("fox")
 
 
 def test_file_that_is_no_audio_shows_the_error(speech_page: Page, tmp_path: Path) -> None:

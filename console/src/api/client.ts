@@ -20,9 +20,9 @@ export type Session = SessionInfo;
 const UNREACHABLE_MESSAGE = "The gateway cannot be reached. Check that it is running.";
 /**
  * A connection that was lost unnoticed, as in a change of networks, would block its page for many minutes. The gateway
- * gives up a query of the ledger after 60 s.
+ * gives up a query of the ledger after 60 s, and takes less for a change.
  */
-const READ_TIMEOUT_SECONDS = 65;
+const TIMEOUT_SECONDS = 65;
 
 let session: Session | null = null;
 const endListeners = new Set<() => void>();
@@ -109,13 +109,15 @@ export interface RequestOptions {
   body?: BodyInit;
   headers?: Record<string, string>;
   signal?: AbortSignal;
+  /** The limit of `requestJson`. `Infinity` is for requests that may take as long as they need, and can be cancelled. */
+  timeoutSeconds?: number;
 }
 
 /** Sends a request. Throws `ApiError` for an error response, and for a gateway that cannot be reached (status 0). */
 export async function request(path: string, options: RequestOptions = {}): Promise<Response> {
   let usedSession = session;
   let response = await send(path, options);
-  if (response.status === 403 && options.method && options.method !== "GET" && (await hasSessionOfAnotherTab())) {
+  if (response.status === 403 && options.method && options.method !== "GET" && (await hasSessionOfAnotherTab(options.signal))) {
     usedSession = session;
     response = await send(path, options);
   }
@@ -151,9 +153,9 @@ async function send(path: string, options: RequestOptions): Promise<Response> {
  * Returns whether another tab has logged in since, with the same key: the cookie is new, and so is the CSRF token.
  * Another key changes what this tab shows, so the caller does not repeat the change with it.
  */
-async function hasSessionOfAnotherTab(): Promise<boolean> {
+async function hasSessionOfAnotherTab(signal?: AbortSignal): Promise<boolean> {
   const previous = session;
-  const response = await send("/console/session", {});
+  const response = await send("/console/session", signal ? { signal } : {});
   if (!previous || !response.ok) return false;
   const current = await readJson<Session>(response);
   if (current.csrf_token === previous.csrf_token) return false;
@@ -245,21 +247,31 @@ export async function requestJson<Body>(path: string, options: RequestOptions = 
   return (await requestWithHeaders(path, options)).body as Body;
 }
 
-/** Sends a request and returns the JSON and the headers of its response. A GET request that takes too long is aborted. */
+/** Sends a request and returns the JSON and the headers of its response. A request that takes too long is aborted. */
 export async function requestWithHeaders(
   path: string, options: RequestOptions = {},
 ): Promise<{ body: unknown; headers: Headers }> {
-  const isRead = options.method === undefined || options.method === "GET";
-  const timeout = new AbortController();
-  const timer = isRead ? setTimeout(() => timeout.abort(), READ_TIMEOUT_SECONDS * 1000) : undefined;
-  const signal = options.signal ? AbortSignal.any([options.signal, timeout.signal]) : timeout.signal;
-  try {
+  return withTimeout(options, async (signal) => {
     const response = await request(path, { ...options, signal });
     return { body: await readJson<unknown>(response), headers: response.headers };
+  });
+}
+
+/** Calls `send`, and aborts the signal that it gets after the timeout. Throws `ApiError` then. */
+async function withTimeout<Result>(
+  options: RequestOptions, send: (signal: AbortSignal) => Promise<Result>,
+): Promise<Result> {
+  const seconds = options.timeoutSeconds ?? TIMEOUT_SECONDS;
+  const timeout = new AbortController();
+  const timer = seconds === Infinity ? undefined : setTimeout(() => timeout.abort(), seconds * 1000);
+  try {
+    return await send(options.signal ? AbortSignal.any([options.signal, timeout.signal]) : timeout.signal);
   } catch (error) {
     if (!timeout.signal.aborted || options.signal?.aborted) throw error;
+    const isRead = options.method === undefined || options.method === "GET";
+    const hint = isRead ? "" : " The request may have taken effect.";
     throw new ApiError(
-      `The gateway did not respond within ${READ_TIMEOUT_SECONDS} seconds. Check the connection to it.`,
+      `The gateway did not respond within ${seconds} seconds. Check the connection to it.${hint}`,
       0, "timeout", null, null, null,
     );
   } finally {
@@ -289,7 +301,7 @@ const RENEWAL_DELAY_MILLISECONDS = 200;
 export async function renewSession(key: string): Promise<void> {
   await logIn(key);
   for (let attempt = 0; attempt < RENEWAL_ATTEMPTS; attempt += 1) {
-    const response = await send("/console/session", {});
+    const response = await withTimeout({}, (signal) => send("/console/session", { signal }));
     if (response.ok) {
       const renewed = rememberSession(await readJson<Session>(response));
       changeListeners.forEach((listener) => listener(renewed));
@@ -302,7 +314,8 @@ export async function renewSession(key: string): Promise<void> {
 /** Removes the cookie. Throws `ApiError` if it is still there. */
 export async function logOut(): Promise<void> {
   try {
-    await request("/console/session", { method: "DELETE" });
+    const options = { method: "DELETE" } as const;
+    await withTimeout(options, (signal) => request("/console/session", { ...options, signal }));
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 401)) throw error;
   }

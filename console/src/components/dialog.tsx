@@ -1,6 +1,7 @@
 /** A modal dialog on the browser's own `<dialog>`, which keeps the focus inside and closes with Escape. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { BusyButton } from "./busy-button";
 
 export function Dialog(
   { title, onClose, isDrawer = false, children }: {
@@ -33,18 +34,28 @@ export function Dialog(
   );
 }
 
-/** Asks before an action that cannot be undone. */
+/** Asks before an action that cannot be undone. The button is busy until the promise of `onConfirm` is settled. */
 export function ConfirmDialog(
   { title, action, onConfirm, onClose, children }: {
-    title: string; action: string; onConfirm: () => void; onClose: () => void; children: ComponentChildren;
+    title: string; action: string; onConfirm: () => Promise<void> | void; onClose: () => void;
+    children: ComponentChildren;
   },
 ) {
+  const [isBusy, setIsBusy] = useState(false);
+  const confirm = async (): Promise<void> => {
+    setIsBusy(true);
+    try {
+      await onConfirm();
+    } finally {
+      setIsBusy(false);
+    }
+  };
   return (
     <Dialog title={title} onClose={onClose}>
       {children}
       <div class="dialog-actions">
         <button type="button" onClick={onClose}>Cancel</button>
-        <button type="button" class="danger" onClick={onConfirm}>{action}</button>
+        <BusyButton type="button" class="danger" isBusy={isBusy} onClick={() => void confirm()}>{action}</BusyButton>
       </div>
     </Dialog>
   );

@@ -3,6 +3,8 @@ import type { BundleState, UploadState } from "../../../build/schema";
 import { ApiError, request, requestJson } from "../../api/client";
 import type { BundleName } from "./archive";
 
+/** The gateway waits 60 s for a chunk, unless `gateway.body_timeout` differs. */
+const CHUNK_TIMEOUT_SECONDS = 180;
 const ENDING_CODES = new Set(["invalid_bundle", "already_exists", "not_found"]);
 
 export class BundleUpload {
@@ -30,7 +32,9 @@ export class BundleUpload {
         this.state = await this.sendChunk(this.state, signal);
       }
       this.onProgress(this.file.size);
-      const published = await requestJson<BundleState>(`${this.path(this.state)}/commit`, { method: "POST", signal });
+      const published = await requestJson<BundleState>(`${this.path(this.state)}/commit`, {
+        method: "POST", signal, timeoutSeconds: Infinity, // the gateway reads the whole bundle
+      });
       this.state = null; // The server has no upload any more.
       return published;
     } catch (error) {
@@ -59,7 +63,7 @@ export class BundleUpload {
   private async sendChunk(state: UploadState, signal: AbortSignal): Promise<UploadState> {
     const chunk = this.file.slice(state.offset, state.offset + state.chunk_bytes);
     return requestJson<UploadState>(this.path(state), {
-      method: "PATCH", body: chunk, signal,
+      method: "PATCH", body: chunk, signal, timeoutSeconds: CHUNK_TIMEOUT_SECONDS,
       headers: { "upload-offset": String(state.offset), "content-type": "application/octet-stream" },
     });
   }

@@ -11,6 +11,7 @@ export function YankDialog(
 ) {
   const [error, setError] = useState<ApiError | null>(null);
   const change = async (): Promise<void> => {
+    setError(null);
     try {
       const action = bundle.yanked ? "unyank" : "yank";
       await requestJson<BundleState>(`${bundlePath(bundle)}/${action}`, { method: "POST" });
@@ -23,7 +24,7 @@ export function YankDialog(
   const verb = bundle.yanked ? "Unyank" : "Yank";
   return (
     <ConfirmDialog
-      title={`${verb} ${bundle.key}?`} action={`${verb} bundle`} onConfirm={() => void change()} onClose={onClose}
+      title={`${verb} ${bundle.key}?`} action={`${verb} bundle`} onConfirm={change} onClose={onClose}
     >
       <p>
         {bundle.yanked

@@ -12,6 +12,7 @@ export function RevokeDialog(
   const session = useSession();
   const [error, setError] = useState<ApiError | null>(null);
   const revoke = async (): Promise<void> => {
+    setError(null);
     try {
       await requestJson<ShownKey>(`/v1/admin/keys/${encodeURIComponent(apiKey.id)}/revoke`, { method: "POST", json: {} });
       onRevoked();
@@ -22,7 +23,7 @@ export function RevokeDialog(
   };
   return (
     <ConfirmDialog
-      title={`Revoke ${apiKey.name}?`} action="Revoke key" onConfirm={() => void revoke()} onClose={onClose}
+      title={`Revoke ${apiKey.name}?`} action="Revoke key" onConfirm={revoke} onClose={onClose}
     >
       <p>Programs that use this key get status 401 within a second. This cannot be undone.</p>
       {session.key_id === apiKey.id && (

@@ -1,6 +1,6 @@
 /** The transcript of a file. */
-import { useState } from "preact/hooks";
-import { ApiError, requestJson } from "../../api/client";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, requestWithHeaders } from "../../api/client";
 import { CopyButton } from "../../components/copy";
 import { DropZone } from "../../components/drop-zone";
 import { formatBytes } from "../../components/format";
@@ -10,21 +10,30 @@ export function FilePanel({ models }: { models: string[] }) {
   const [model, setModel] = useState(models[0] ?? "");
   const [file, setFile] = useState<File | null>(null);
   const [text, setText] = useState<string | null>(null);
+  /** Says which part of a damaged file was read. */
+  const [warning, setWarning] = useState("");
   const [error, setError] = useState<ApiError | null>(null);
   const [controller, setController] = useState<AbortController | null>(null);
+  const latest = useRef<AbortController | null>(null);
+  useEffect(() => () => latest.current?.abort(), []);
 
   const transcribe = async (chosen: File): Promise<void> => {
     const current = new AbortController();
+    latest.current = current;
     setFile(chosen);
     setText(null);
+    setWarning("");
     setError(null);
     setController(current);
     const form = new FormData();
     form.set("file", chosen);
     form.set("model", model);
     try {
-      const options = { method: "POST", body: form, signal: current.signal } as const;
-      setText((await requestJson<{ text: string }>("/v1/audio/transcriptions", options)).text);
+      const { body, headers } = await requestWithHeaders("/v1/audio/transcriptions", {
+        method: "POST", body: form, signal: current.signal, timeoutSeconds: Infinity,
+      });
+      setText((body as { text: string }).text);
+      setWarning(headers.get("x-svc-warning") ?? "");
     } catch (caught) {
       if (caught instanceof ApiError) setError(caught);
       else if (!current.signal.aborted) throw caught;
@@ -51,6 +60,8 @@ export function FilePanel({ models }: { models: string[] }) {
         </div>
       )}
       {error && <ErrorNotice error={error} />}
+      {error?.status === 413 && <p>A compressed file, such as MP3 or FLAC, has room for more.</p>}
+      {warning && <p class="warning-text" role="status">{warning}</p>}
       {text !== null && (
         <div class="card" role="region" aria-label="Transcript of the file">
           <p class="transcript-text">{text || "Nobody spoke."}</p>

@@ -39,7 +39,7 @@ export function RoundTripPanel({ choices, microphone }: { choices: SpeechChoices
         { role: "user", content: question },
       ];
       const response = await requestJson<ChatResponse>("/v1/chat/completions", {
-        method: "POST", json: { model, messages, max_tokens: 120 }, signal: current.signal,
+        method: "POST", json: { model, messages, max_tokens: 120 }, signal: current.signal, timeoutSeconds: Infinity,
       });
       const text = response.choices[0]?.message.content ?? "";
       setAnswer(text);

@@ -15,8 +15,10 @@ export function SpeakPanel({ voices }: { voices: string[] }) {
   const [error, setError] = useState<ApiError | null>(null);
   const [controller, setController] = useState<AbortController | null>(null);
   const [address, setAddress] = useState("");
+  const latest = useRef<AbortController | null>(null);
   const player = useRef<HTMLAudioElement>(null);
 
+  useEffect(() => () => latest.current?.abort(), []);
   useEffect(() => () => URL.revokeObjectURL(address), [address]);
   useEffect(() => {
     if (address) void player.current?.play().catch(() => undefined); // the user presses play if autoplay is blocked
@@ -25,6 +27,7 @@ export function SpeakPanel({ voices }: { voices: string[] }) {
   const speak = async (event: Event): Promise<void> => {
     event.preventDefault();
     const current = new AbortController();
+    latest.current = current;
     setController(current);
     setError(null);
     try {
