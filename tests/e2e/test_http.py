@@ -313,6 +313,7 @@ def test_body_beyond_limit_returns_413(start_gateway: StartGateway) -> None:
     got = started.request("POST", "/v1/chat/completions", padded + b" ")
     assert (got.status, got.code) == (413, "invalid_request")
     assert got.json["error"]["type"] == "invalid_request_error"
+    assert got.json["error"]["message"] == "The body is larger than 1 MiB ([gateway] max_body)."
     got = started.request("POST", "/v1/messages", padded + b" ")
     assert (got.status, got.json["type"]) == (413, "error")
     with started.raw() as client:  # announced length, rejected before the body arrives

@@ -109,6 +109,7 @@ def test_transcribe_json_option_prints_every_message(gateway: Gateway, clips: di
     [
         (["nothing.wav"], {}, 2, "no file"),
         ([__file__], {}, 2, "format is not supported"),
+        ([str(Path(__file__).with_name("__init__.py"))], {}, 2, "The file is empty.\n"),
         (["-", "--rate", "7"], {}, 2, "--rate"),
         (["-"], {"SVC_API_KEY": "wrong"}, 1, "SVC_API_KEY"),
         (["-"], {"SVC_GATEWAY_URL": "http://127.0.0.1:1/v1"}, 1, "svc up"),

@@ -167,7 +167,8 @@ def _open_input(name: str) -> IO[bytes]:
         check_audio_file(file)
     except InvalidRequest as error:
         file.close()
-        raise UsageError(f"{name}: {error.message} Or convert it first, for example with ffmpeg.") from None
+        hint = " Or convert it first, for example with ffmpeg." if path.stat().st_size else ""
+        raise UsageError(f"{name}: {error.message}{hint}") from None
     return file
 
 

@@ -69,8 +69,7 @@ async def open_audio(file: BinaryIO, max_seconds: float) -> AsyncIterator[AudioS
     as `max_seconds` are decoded. Raises InvalidRequest and SpeechFailed.
     """
     file.flush()
-    # `os.pread` instead of `read`: closing a buffered reader would move the file position that the decoder shares.
-    kind = detect_kind(os.pread(file.fileno(), 64, 0))
+    kind = _read_kind(file)
     if kind == "wav":
         file.seek(0)
         wav = parse_wav(await asyncio.to_thread(file.read))
@@ -99,9 +98,18 @@ async def open_audio(file: BinaryIO, max_seconds: float) -> AsyncIterator[AudioS
 
 def check_audio_file(file: BinaryIO) -> None:
     """Raise InvalidRequest if the format of a file is unknown, or needs a package that is missing."""
-    kind = detect_kind(os.pread(file.fileno(), 64, 0))
+    kind = _read_kind(file)
     if kind != "wav":
         _check_kind_supported(kind)
+
+
+def _read_kind(file: BinaryIO) -> str | None:
+    """Return the format of a file on disk. Raises InvalidRequest if it is empty."""
+    # `os.pread` instead of `read`: closing a buffered reader would move the file position that the decoder shares.
+    head = os.pread(file.fileno(), 64, 0)
+    if not head:
+        raise InvalidRequest("The file is empty.", param="file")
+    return detect_kind(head)
 
 
 def _check_kind_supported(kind: str | None) -> None:

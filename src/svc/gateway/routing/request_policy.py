@@ -51,4 +51,4 @@ class RequestPolicy:
 
     def body_too_large_error(self) -> TooLarge:
         """Return the error for a larger body."""
-        return TooLarge(f"The body is larger than {self.max_body_bytes / MIB_BYTES:g} MiB.")
+        return TooLarge(f"The body is larger than {self.max_body_bytes / MIB_BYTES:g} MiB ([gateway] max_body).")
