@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import time
 import wave
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -13,6 +15,7 @@ import soundfile
 
 from svc.errors import InvalidRequest
 from svc.speech.synthesis.encoders import SPEECH_SAMPLE_RATE_HZ, create_encoder
+from svc.speech.synthesis.process import VoiceProcess
 from svc.speech.synthesis.sentences import MAX_FIRST_PART_CHARS, MAX_PART_CHARS, split_for_streaming
 from svc.speech.synthesis.synthesizer import MAX_HOLD_SECONDS, synthesize
 from svc.wire.synthesis import SPEECH_CONTENT_TYPES, SpeechRequest, complete_wav_sizes
@@ -141,3 +144,14 @@ def test_speech_request_null_is_the_default() -> None:
     request = msgspec.json.decode(body, type=SpeechRequest)
     assert (request.format, request.voice_name, request.speed) == ("mp3", None, None)
     assert msgspec.json.decode(b'{"model":"m","input":"i","voice":{"id":"v"}}', type=SpeechRequest).voice_name is None
+
+
+async def test_voice_process_without_heartbeats_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process = VoiceProcess(tmp_path, 1, lambda _: None, silence_timeout=0.01)
+    process.start()
+    process.preload("none")
+    async with asyncio.timeout(30):
+        while "exited (status -9)" not in caplog.text:
+            await asyncio.sleep(0.01)
+    await process.stop()
+    assert "the process that speaks hangs and is killed" in caplog.text

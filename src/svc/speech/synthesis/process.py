@@ -3,7 +3,7 @@
     idle ── connection, preload ──> running ── process exits ──> backoff (0.5 s to 30 s) ──> idle
 
 The gateway owns the listening socket and the process inherits it. So the address never changes, and connections wait in
-the socket's queue until the process accepts them. `stop` kills the process.
+the socket's queue until the process accepts them. `stop` kills the process. So does a lack of its heartbeats.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ VOICE_RESTART_BACKOFF = Backoff(0.5, 30.0)
 VOICE_STABLE_UPTIME_SECONDS = 60.0
 """After this uptime, a crash resets the backoff."""
 VOICE_STOP_TIMEOUT_SECONDS = 5.0
+VOICE_SILENCE_TIMEOUT_SECONDS = 20.0
+"""Seconds without a heartbeat, twice in a row, after which the process is killed. Its start takes some of them."""
 _LISTEN_BACKLOG = 128
 _work_decoder = msgspec.json.Decoder(SpeechWork)
 
@@ -44,10 +46,18 @@ class VoiceProcess:
     `on_work` gets the work of each request that the process has spoken.
     """
 
-    def __init__(self, registry_root: Path, max_requests: int, on_work: Callable[[SpeechWork], None]) -> None:
+    def __init__(
+        self,
+        registry_root: Path,
+        max_requests: int,
+        on_work: Callable[[SpeechWork], None],
+        *,
+        silence_timeout: float = VOICE_SILENCE_TIMEOUT_SECONDS,
+    ) -> None:
         self.key = secrets.token_urlsafe(32)
         self.pid: int | None = None
         self._registry_root, self._max_requests, self._on_work = registry_root, max_requests, on_work
+        self._silence_timeout = silence_timeout
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         self._listener.bind(("127.0.0.1", 0))
@@ -121,7 +131,7 @@ class VoiceProcess:
                 env=compute_environment(),
                 start_new_session=True,  # Ctrl-C must not kill it: the gateway completes its responses first
             )
-            work_task = asyncio.create_task(self._read_work(work_socket.dup()), name="voice work")
+            work_task = asyncio.create_task(self._read_work(work_socket.dup(), process), name="voice work")
         self.pid, self._process = process.pid, process
         preload, self._preload_voice = self._preload_voice, ""
         self._start_requested.clear()
@@ -145,15 +155,30 @@ class VoiceProcess:
             await asyncio.gather(work_task, return_exceptions=True)
             await _kill(process)
 
-    async def _read_work(self, work_socket: socket.socket) -> None:
+    async def _read_work(self, work_socket: socket.socket, process: Process) -> None:
+        """Read the work and the heartbeats. Kill a process that hangs."""
         reader, writer = await asyncio.open_connection(sock=work_socket)
         try:
-            while line := await reader.readline():
-                self._on_work(_work_decoder.decode(line))
+            while line := await self._read_line(reader):
+                if line != b"\n":
+                    self._on_work(_work_decoder.decode(line))
+        except TimeoutError:
+            log.error("the process that speaks hangs and is killed")
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         except (OSError, ValueError) as error:  # msgspec's DecodeError is a ValueError
             log.error("the socket of the process that speaks failed: %s", error)
         finally:
             writer.close()
+
+    async def _read_line(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the next line. Raises TimeoutError."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._silence_timeout):
+                return await reader.readline()
+        # A gateway that was suspended itself finds its first timeout expired, and the lines of the process.
+        async with asyncio.timeout(self._silence_timeout):
+            return await reader.readline()
 
 
 async def _kill(process: Process) -> None:

@@ -32,7 +32,7 @@ from starlette.types import Receive, Scope, Send
 from svc import telemetry
 from svc.errors import AuthenticationFailed, InternalError, InvalidRequest, NotFound, SvcError
 from svc.speech.synthesis.catalog import open_catalog
-from svc.speech.synthesis.options import VoiceServerOptions
+from svc.speech.synthesis.options import VOICE_HEARTBEAT_SECONDS, VoiceServerOptions
 from svc.speech.synthesis.synthesizer import check_supported, synthesize
 from svc.speech.synthesis.voice import TimedVoice, VoiceEngine
 from svc.speech.work import SpeechWork, SpeechWorkTimer
@@ -188,10 +188,26 @@ class VoiceApp:
         timer.add_wait_since_start()
         yield from synthesize(TimedVoice(engine, timer), request)
 
+    async def serve(self, server: uvicorn.Server, listener: socket.socket) -> None:
+        """Serve on a socket until the server stops, and send heartbeats to the gateway."""
+        heartbeats = asyncio.create_task(self._send_heartbeats(), name="voice-heartbeats")
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            heartbeats.cancel()
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            self._send_line(b"")
+            await asyncio.sleep(VOICE_HEARTBEAT_SECONDS)
+
     def _report(self, work: SpeechWork) -> None:
+        self._send_line(msgspec.json.encode(work))
+
+    def _send_line(self, line: bytes) -> None:
         """Tell the gateway. A line that does not fit the socket's buffer is dropped: nothing may wait for it."""
         with contextlib.suppress(OSError):
-            self._work_socket.send(msgspec.json.encode(work) + b"\n")
+            self._work_socket.send(line + b"\n")
 
 
 class _SpeechResponse:
@@ -266,7 +282,7 @@ def main() -> None:
     )
     app.preload(options.preload)
     with socket.socket(fileno=options.descriptor) as listener:
-        asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+        asyncio.run(app.serve(uvicorn.Server(config), listener))
 
 
 if __name__ == "__main__":
