@@ -98,7 +98,7 @@ def produce_messages(folder: Path) -> dict[str, str]:
     blob_store = importlib.import_module("svc.cli._doctor_checks").check_blob_store(bucket)
     found["svc.cli._doctor_checks"] += f" {blob_store.detail} {blob_store.advice}"
     add("svc.cli._model_files", "_download", "hf:owner/name")
-    add("svc.cli.registry.base", "load_signing_module")
+    add("svc.cli.registry._signing", "load_signing_module")
     add("svc.cli.run", "_open_cluster", arguments, "")
     add("svc.cli.up", "_required_models", settings)
     add("svc.client.bundles", "check_trust", None, ("key",))

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 HINTS = {
     "svc.cli._doctor_checks": "doctor",
     "svc.cli._model_files": "hub",
-    "svc.cli.registry.base": "signing",
+    "svc.cli.registry._signing": "signing",
     "svc.cli.run": "ray",
     "svc.cli.transcribe": "speech",
     "svc.cli.up": "local",

@@ -16,7 +16,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from svc import plugins
-from svc.cli import _gateway_address, base
+from svc.cli import _gateway_address
+from svc.cli._folders import find_home
 from svc.client.address import with_v1_suffix
 from svc.client.config import normalize_api_key
 from svc.client.discovery import find_gateway
@@ -101,7 +102,7 @@ def _rewrite_field_as_option(message: str, field: str | None) -> str:
 
 @contextlib.contextmanager
 def _open_database_client() -> Iterator[AdminClient]:
-    database = open_state_database(os.environ, base.home())
+    database = open_state_database(os.environ, find_home())
     try:
         database.migrate()
         yield DatabaseAdminClient(database)
@@ -154,20 +155,20 @@ class DatabaseAdminClient:
         return lifecycle.revoke_key(self._database, id)
 
     def list_key_usage(self, id: str | None) -> Iterator[KeyLimitUsage]:
-        url = find_gateway(base.home()) or "http://127.0.0.1:3000"
+        url = find_gateway(find_home()) or "http://127.0.0.1:3000"
         raise UsageError(f"Only a running gateway has this information: use --gateway {url}")
 
     def query_usage(self, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
         usage_query = parse_usage_query(parameters)
-        ingest_orphans(base.home() / "journal", self._database)
+        ingest_orphans(find_home() / "journal", self._database)
         return usage_query.execute(self._database)
 
     def explain_request(self, id: str) -> RequestExplanation | None:
-        ingest_orphans(base.home() / "journal", self._database)
+        ingest_orphans(find_home() / "journal", self._database)
         entry = self._database.get_entry(id)
         if entry is not None:
             return read_entry_explanation(self._database, entry)
-        folder = base.home() / REFUSALS_FOLDER
+        folder = find_home() / REFUSALS_FOLDER
         refused = find_refused(folder, id)
         return None if refused is None else read_refused_explanation(self._database, folder, refused)
 

@@ -9,7 +9,8 @@ import argparse
 import os
 import sys
 
-from svc.cli import _local_gateway, base
+from svc.cli import _local_gateway
+from svc.cli._folders import find_home
 from svc.client.address import resolve_gateway_url
 from svc.client.config import normalize_api_key
 from svc.errors import InvalidRequest, UsageError
@@ -30,18 +31,18 @@ def resolve_gateway(option: str | None, key: str | None, default: str) -> tuple[
 
     Raises UsageError for an invalid URL or key.
     """
-    local_url = _local_gateway.find_gateway(base.home())
+    local_url = _local_gateway.find_gateway(find_home())
     try:
         url = resolve_gateway_url(option, None, os.environ, _print_warning, default=local_url or default)
         chosen_key = normalize_api_key(key) or normalize_api_key(os.environ.get("SVC_API_KEY"))
     except InvalidRequest as error:
         raise UsageError(error.message.replace("gateway_url is", "--gateway is")) from None
-    return url, chosen_key or (_local_gateway.read_local_api_key(base.home()) if url == local_url else None)
+    return url, chosen_key or (_local_gateway.read_local_api_key(find_home()) if url == local_url else None)
 
 
 def is_local_gateway(url: str) -> bool:
     """Return whether `svc up` on this machine serves the URL. Then no proxy is used, because none can reach it."""
-    return url == _local_gateway.find_gateway(base.home())
+    return url == _local_gateway.find_gateway(find_home())
 
 
 def _print_warning(message: str) -> None:

@@ -6,7 +6,8 @@ import os
 from typing import Any, Final
 
 from svc import settings
-from svc.cli import base
+from svc.cli._folders import find_home
+from svc.cli._output import print_table
 from svc.errors import SvcError
 from svc.gateway.accounting.cost import find_configured_price, load_builtin_prices
 from svc.gateway.accounting.cost_formula import add_cost_formula
@@ -41,7 +42,7 @@ def _print_cost_terms(terms: list[dict[str, Any]]) -> None:
     for term in terms:
         price = f"{term['usd_per_million']:.12g}"
         table.append((_printable(term["name"]), str(term["count"]), price, f"{term['usd']:.{USD_DECIMALS}f}"))
-    base.print_table(table, right_aligned=range(1, len(table[0])))
+    print_table(table, right_aligned=range(1, len(table[0])))
 
 
 def _print_attempts(attempts: list[dict[str, Any]]) -> None:
@@ -49,7 +50,7 @@ def _print_attempts(attempts: list[dict[str, Any]]) -> None:
     table = [("ATTEMPT", *(name.upper() for name in names))]
     for number, attempt in enumerate(attempts, 1):
         table.append((str(number), *(_format_value(name, attempt.get(name)) for name in names)))
-    base.print_table(table, right_aligned=[len(table[0]) - 2, len(table[0]) - 1])
+    print_table(table, right_aligned=[len(table[0]) - 2, len(table[0]) - 1])
 
 
 def _format_value(name: str, value: Any) -> str:
@@ -70,7 +71,7 @@ def _printable(text: str) -> str:
 
 def explain_cost(row: dict[str, Any]) -> None:
     """Add `cost_formula` and `cost_terms` to an entry of this machine's database, by its gateway's prices."""
-    prices = load_builtin_prices() | load_cached_prices(base.home() / "cache") | _load_configured_prices()
+    prices = load_builtin_prices() | load_cached_prices(find_home() / "cache") | _load_configured_prices()
     add_cost_formula(row, lambda provider, model: prices.get((provider, model)))
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from svc import settings
-from svc.cli import base
+from svc.cli._folders import find_home
+from svc.cli._output import print_json
+from svc.cli._progress_bar import ProgressBar
 from svc.client.discovery import find_gateway, read_local_api_key
 from svc.distribution import install_command
 from svc.errors import CommandFailed
@@ -41,14 +43,14 @@ def add(reference: str, name: str | None, *, as_json: bool) -> int:
         files = ollama_files(reference.removeprefix("ollama:"), os.environ)
     else:
         files = local_file(reference)
-    reserved_names = [*list_recipes(base.home() / "recipes"), *_provider_names()]
+    reserved_names = [*list_recipes(find_home() / "recipes"), *_provider_names()]
     check_speech = importlib.import_module("svc.speech.model").detect_model if files.is_speech else None
     model, is_new = install_model_files(
-        files, base.home(), name, reserved_names=reserved_names, check_speech=check_speech or (lambda _: None)
+        files, find_home(), name, reserved_names=reserved_names, check_speech=check_speech or (lambda _: None)
     )
     if as_json:
         row = describe(model, {})
-        base.print_json({**row, "sha256": files.sha256, "quant": quant, "choices": list(choices), "new": is_new})
+        print_json({**row, "sha256": files.sha256, "quant": quant, "choices": list(choices), "new": is_new})
         return 0
     if quant and len(choices) > 1:
         print(f"chose {quant} of {', '.join(choices)}; choose another one with {reference.partition(':')[0]}:…:QUANT")
@@ -69,7 +71,7 @@ def _download(reference: str) -> tuple[ModelFiles, str | None, tuple[str, ...]]:
     if find_spec("huggingface_hub") is None:
         raise CommandFailed(f"Models of the Hugging Face Hub need an extra; install it with: {install_command('hub')}")
     hub = importlib.import_module(_HUB_MODULE)
-    with base.ProgressBar() as progress:
+    with ProgressBar() as progress:
         files, variant, variants = hub.hub_files(reference, progress)
     has_choice = ":" not in reference
     return (

@@ -1,6 +1,6 @@
 """Draw tables, progress bars and changing lines on a terminal, with rich. A pipe gets none of this.
 
-rich takes 45 ms and 7 MB to import, so that `svc.cli.base` imports this module only to draw something. Console reads
+rich takes 45 ms and 7 MB to import, so that `svc.cli._output` imports this module only to draw something. Console reads
 NO_COLOR, FORCE_COLOR and TERM (https://rich.readthedocs.io/en/stable/console.html).
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import svc
-from svc.cli.base import print_json
+from svc.cli._output import print_json
 
 GIT_TIMEOUT_SECONDS = 5
 COMPILED_MODULE = "dialects/base"

@@ -18,7 +18,9 @@ from pathlib import Path
 import msgspec
 
 from svc.app import backup
-from svc.cli import base
+from svc.cli._folders import find_home, find_registry_root
+from svc.cli._output import print_json
+from svc.cli._progress_bar import ProgressBar
 from svc.errors import UsageError
 from svc.stores.bundles.factory import find_store_folder
 from svc.stores.database.factory import database_url
@@ -34,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Create the archive."""
-    home, target = base.home(), Path(args.file)
+    home, target = find_home(), Path(args.file)
     database_path = find_sqlite_path(home, "pg_dump copies it, as docs/how-to/back-up-and-restore.md describes")
-    registry_root = find_store_folder(base.registry_root(), os.environ) if args.bundles else None
+    registry_root = find_store_folder(find_registry_root(), os.environ) if args.bundles else None
     if args.bundles and registry_root is None:
         raise UsageError("--bundles copies a folder, but SVC_BLOB_URL names a bucket. Use its versioning.")
-    with base.ProgressBar() as progress:
+    with ProgressBar() as progress:
         manifest = backup.create_backup(
             home,
             database_path,
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         )
     size = target.stat().st_size
     if args.json:
-        base.print_json({"file": str(target), "size_bytes": size, **msgspec.to_builtins(manifest)})
+        print_json({"file": str(target), "size_bytes": size, **msgspec.to_builtins(manifest)})
     else:
         print(f"{target} contains {len(manifest.files)} files, {size / 1e6:.1f} MB")
     return 0

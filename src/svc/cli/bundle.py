@@ -17,7 +17,8 @@ from svc.bundles.archive import read_metadata
 from svc.bundles.digest import sha256_file
 from svc.bundles.open_archive import open_archive
 from svc.bundles.pack import pack, read_folder_metadata
-from svc.cli import base
+from svc.cli._output import print_json, print_table
+from svc.cli._progress_bar import ProgressBar
 from svc.errors import UsageError
 
 
@@ -45,11 +46,11 @@ def _run_pack(args: argparse.Namespace) -> int:
     output: Path = args.output or Path.cwd() / f"{read_folder_metadata(folder).model_id}.xyb"
     if output.is_dir() or not output.parent.is_dir():
         raise UsageError(f"{output} is a folder." if output.is_dir() else f"There is no folder {output.parent}.")
-    with base.ProgressBar() as progress:
+    with ProgressBar() as progress:
         metadata = pack(folder, output, lambda done, total: progress(f"packing {folder.name}", done, total))
     digest, size = sha256_file(output), output.stat().st_size
     if args.json:
-        base.print_json(
+        print_json(
             {
                 "path": str(output),
                 "model_id": metadata.model_id,
@@ -71,7 +72,7 @@ def _run_inspect(args: argparse.Namespace) -> int:
         metadata, files, kind = read_metadata(archive), dict(archive.file_sizes), archive.kind
     size, digest = path.stat().st_size, sha256_file(path)
     if args.json:
-        base.print_json(
+        print_json(
             {
                 "format": kind,
                 "size_bytes": size,
@@ -84,5 +85,5 @@ def _run_inspect(args: argparse.Namespace) -> int:
     print(f"{metadata.model_id}@{metadata.version}  {metadata.type}  {kind}  {size} bytes  sha256:{digest}")
     if metadata.description:
         print(metadata.description)
-    base.print_table([("SIZE", "FILE"), *((str(length), name) for name, length in sorted(files.items()))])
+    print_table([("SIZE", "FILE"), *((str(length), name) for name, length in sorted(files.items()))])
     return 0

@@ -21,7 +21,8 @@ from typing import Any
 import shtab
 
 from svc import plugins
-from svc.cli import _admin_client, _gateway_address, base
+from svc.cli import _admin_client, _gateway_address
+from svc.cli._folders import find_home
 from svc.cli.chat import LOCAL_GATEWAY_URL
 from svc.cli.chat.gateway_client import GatewayAddress, list_models
 from svc.errors import UsageError
@@ -115,11 +116,11 @@ def _set_completions(verb: str, parser: argparse.ArgumentParser) -> None:
 
 def _list_values(kind: str) -> Iterator[str]:
     if kind == "recipes":
-        yield from list_recipes(base.home() / "recipes")
+        yield from list_recipes(find_home() / "recipes")
     elif kind == "models":
         url, key = _gateway_address.resolve_gateway(None, None, LOCAL_GATEWAY_URL)
         yield from (model.id for model in list_models(GatewayAddress(url, key)) if model.kind is None)
-    elif base.home().exists():  # otherwise, a Tab would create the folder
+    elif find_home().exists():  # otherwise, a Tab would create the folder
         with _admin_client.open_admin_client(argparse.Namespace(gateway=None)) as admin:
             for api_key in admin.list_keys():
                 if api_key.revoked is None:

@@ -22,7 +22,7 @@ import msgspec
 
 from svc import settings
 from svc.cli import _config_values
-from svc.cli.base import print_json, print_table
+from svc.cli._output import print_json, print_table
 from svc.console.trusted_proxies import TrustedProxies
 from svc.errors import UsageError
 from svc.gateway.routing.provider_warnings import provider_warnings

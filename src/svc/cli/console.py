@@ -14,7 +14,9 @@ from collections.abc import Mapping
 import msgspec
 
 from svc import plugins
-from svc.cli import _local_gateway, base
+from svc.cli import _local_gateway
+from svc.cli._folders import find_home
+from svc.cli._output import print_json
 from svc.client.http_session import HttpSession, SessionTimeouts
 from svc.client.transport import run_sync
 from svc.console.sessions import LinkInfo
@@ -29,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the link."""
-    home = base.home()
+    home = find_home()
     url = _local_gateway.find_gateway(home)
     if url is None:
         raise UsageError("`svc up` is not running. Start it, or log in at /console/ of your gateway with an API key.")
     address = url.removesuffix("/v1")
     link = _create_link(address, {"authorization": f"Bearer {_local_gateway.ensure_console_key(home)}"})
     if args.json:
-        base.print_json({"url": address + link.path, "expires_in": link.expires_in})
+        print_json({"url": address + link.path, "expires_in": link.expires_in})
     else:
         print(address + link.path)
     if args.open and not webbrowser.open(address + link.path):

@@ -28,8 +28,8 @@ import msgspec
 from svc import settings
 from svc.cli import _doctor_checks, _local_gateway, _probe
 from svc.cli._doctor_checks import CheckResult
+from svc.cli._output import print_json, print_table
 from svc.cli._probe import ProbeFailed
-from svc.cli.base import print_json, print_table
 from svc.errors import SvcError, UsageError
 from svc.gateway.routing.presets import configured_entries
 from svc.gateway.routing.providers import (

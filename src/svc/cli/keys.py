@@ -25,9 +25,10 @@ from typing import Any
 
 import msgspec
 
-from svc.cli import _admin_client, base
+from svc.cli import _admin_client
 from svc.cli._admin_client import AdminClient
 from svc.cli._key_lookup import find_key_id, printable_label
+from svc.cli._output import print_json, print_table
 from svc.errors import UsageError
 from svc.keys import lifecycle
 from svc.keys.lifecycle import Change, MadeKey, NewKey, Rotation, ShownKey
@@ -208,10 +209,10 @@ def _show_once(key: MadeKey, as_json: bool) -> int:
 def _print_key(key: ShownKey, as_json: bool) -> int:
     fields = msgspec.to_builtins(key)
     if as_json:
-        base.print_json(fields)
+        print_json(fields)
         return 0
     rows = [(name, _format_value(value)) for name, value in fields.items() if value not in (None, {})]
-    base.print_table([*rows, ("state", _format_state(key))], state_column=1, has_header=False)
+    print_table([*rows, ("state", _format_state(key))], state_column=1, has_header=False)
     return 0
 
 
@@ -224,7 +225,7 @@ def _format_value(value: Any) -> str:
 def _list(admin: AdminClient, args: argparse.Namespace) -> int:
     keys, count = _newest_keys(admin, None if args.all else args.limit or (None if args.json else DEFAULT_KEY_ROWS))
     if args.json:
-        base.print_json(msgspec.to_builtins(keys))
+        print_json(msgspec.to_builtins(keys))
     else:
         _print_keys(keys)
     if count > len(keys):
@@ -272,7 +273,7 @@ def _print_keys(keys: list[ShownKey]) -> None:
                 _format_state(key),
             )
         )
-    base.print_table(table, right_aligned=(7,), state_column=9)
+    print_table(table, right_aligned=(7,), state_column=9)
 
 
 def _shorten(text: str) -> str:
@@ -290,7 +291,7 @@ def _format_limits(key: ShownKey) -> str:
 def _show_limit_usage(admin: AdminClient, args: argparse.Namespace) -> int:
     key_usages = list(admin.list_key_usage(args.id))
     if args.json:
-        base.print_json(msgspec.to_builtins(key_usages))
+        print_json(msgspec.to_builtins(key_usages))
         return 0
     table: list[tuple[str, ...]] = [("ID", "NAME", "REQUESTS", "TOKENS", "RUNNING", "SPENT USD")]
     for use in key_usages:
@@ -298,7 +299,7 @@ def _show_limit_usage(admin: AdminClient, args: argparse.Namespace) -> int:
         cells = [f"{count} of {limit}" if limit else "-" for count, limit in usage_and_limits]
         budget = "" if use.budget_usd is None else f" of {format_usd(use.budget_usd)} ({use.budget_period})"
         table.append((use.id, use.name, *cells, f"{use.spent_usd:.4f}{budget}"))
-    base.print_table(table)
+    print_table(table)
     return 0
 
 

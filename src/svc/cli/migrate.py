@@ -29,7 +29,8 @@ import argparse
 import os
 from typing import Final
 
-from svc.cli import base
+from svc.cli._folders import find_home
+from svc.cli._output import print_json
 from svc.stores.database.factory import database_url, open_database
 from svc.stores.database.migrations import latest_schema_version
 
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Upgrade the schema."""
-    database = open_database(database_url(os.environ, base.home()), MIGRATION_TIMEOUT_SECONDS)
+    database = open_database(database_url(os.environ, find_home()), MIGRATION_TIMEOUT_SECONDS)
     try:
         old_version, version = database.record_schema_version(args.to)
         is_partitioned = args.partition and database.partition_entries()
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         result: dict[str, object] = {"from": old_version, "to": version}
         result |= {"repaired_entries": repaired} if args.sums else {}
-        base.print_json(result | ({"partitioned": is_partitioned} if args.partition else {}))
+        print_json(result | ({"partitioned": is_partitioned} if args.partition else {}))
         return 0
     print(_describe(args.to, old_version, version))
     if args.partition:

@@ -23,7 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from svc import settings
-from svc.cli import _local_gateway, _model_files, base
+from svc.cli import _local_gateway, _model_files
+from svc.cli._folders import find_home, find_registry_root
+from svc.cli._output import print_json, print_table
+from svc.cli._progress_bar import ProgressBar
 from svc.errors import CommandFailed, UsageError
 from svc.recipes import make
 from svc.recipes.recipe import Recipe, list_recipes, load_recipe
@@ -61,8 +64,8 @@ def add_model(name: str) -> tuple[Path, bool]:
 
     Shows a progress bar on a terminal. Raises UsageError for an unknown name, CommandFailed when the build fails.
     """
-    recipe, root = load_recipe(name, base.home() / "recipes"), base.registry_root()
-    with base.ProgressBar() as progress:
+    recipe, root = load_recipe(name, find_home() / "recipes"), find_registry_root()
+    with ProgressBar() as progress:
         is_new = make.make_model(
             recipe, root, progress, install=lambda folder, _, place_root: install.install_folder(folder, place_root)
         )
@@ -78,8 +81,8 @@ def _add(args: argparse.Namespace) -> int:
         raise UsageError("--name is for models without a recipe: a recipe has its own name.")
     folder, is_new = add_model(name)
     if args.json:
-        recipe = load_recipe(name, base.home() / "recipes")
-        base.print_json({**_describe_model(name, recipe, base.registry_root(), {}), "new": is_new})
+        recipe = load_recipe(name, find_home() / "recipes")
+        print_json({**_describe_model(name, recipe, find_registry_root(), {}), "new": is_new})
     else:
         print(f"{name} {'added' if is_new else 'is already there'}: {folder}")
     return 0
@@ -87,10 +90,10 @@ def _add(args: argparse.Namespace) -> int:
 
 def _remove(name: str) -> int:
     _check_unused(name)
-    if remove_model_files(name, base.home()):
+    if remove_model_files(name, find_home()):
         print(f"{name} removed. Its files stay where they are.")
         return 0
-    own_recipes, root = base.home() / "recipes", base.registry_root()
+    own_recipes, root = find_home() / "recipes", find_registry_root()
     if name not in list_recipes(own_recipes):
         raise _not_installed(name)
     recipe = load_recipe(name, own_recipes)
@@ -104,7 +107,7 @@ def _remove(name: str) -> int:
 
 def _not_installed(name: str) -> CommandFailed:
     """Return the error for a model that cannot be removed, with those that can."""
-    own_recipes, root, home = base.home() / "recipes", base.registry_root(), base.home()
+    own_recipes, root, home = find_home() / "recipes", find_registry_root(), find_home()
     recipe_names = [name for name, recipe in _valid_recipes(own_recipes).items() if make.is_made(recipe, root)]
     added = [model.name for model in find_added_models(home)]
     bundles = find_local_models(settings.Settings(home=home, environ=os.environ))
@@ -114,7 +117,7 @@ def _not_installed(name: str) -> CommandFailed:
 
 def _check_unused(name: str) -> None:
     """Raise CommandFailed if `svc up` is running and uses the model."""
-    url = _local_gateway.find_gateway(base.home())
+    url = _local_gateway.find_gateway(find_home())
     if url is None:
         return
     loaded = settings.load(os.environ)
@@ -123,7 +126,7 @@ def _check_unused(name: str) -> None:
 
 
 def _list(as_json: bool) -> int:
-    own_recipes, root, home = base.home() / "recipes", base.registry_root(), base.home()
+    own_recipes, root, home = find_home() / "recipes", find_registry_root(), find_home()
     states = _model_files.read_states(home)
     recipes = _valid_recipes(own_recipes)
     rows = [_describe_model(name, recipe, root, states) for name, recipe in recipes.items()]
@@ -135,14 +138,14 @@ def _list(as_json: bool) -> int:
         if not model.source and name not in recipes
     ]
     if as_json:
-        base.print_json(rows)
+        print_json(rows)
         return 0
     table = [("NAME", "VERSION", "LICENCE", "MB", "ADDED", "STATE", "DESCRIPTION")]
     for row in rows:
         added, megabytes = "yes" if row["path"] else "no", str(row["size_bytes"] // 10**6)
         state = row["state"] or "-"
         table.append((row["name"], row["version"], row["licence"], megabytes, added, state, row["description"]))
-    base.print_table(table, state_column=4)
+    print_table(table, state_column=4)
     return 0
 
 

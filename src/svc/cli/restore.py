@@ -18,7 +18,10 @@ from pathlib import Path
 import msgspec
 
 from svc.app import restore
-from svc.cli import _local_gateway, base
+from svc.cli import _local_gateway
+from svc.cli._folders import find_home
+from svc.cli._output import print_json
+from svc.cli._progress_bar import ProgressBar
 from svc.cli.backup import find_sqlite_path
 from svc.errors import CommandFailed, UsageError
 from svc.gateway.accounting.ingest import has_journal_writers
@@ -34,15 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the archive, and replace the state."""
-    home, archive = base.home(), Path(args.file)
+    home, archive = find_home(), Path(args.file)
     _check_target(home)
     if not archive.is_file():
         raise UsageError(f"There is no backup {archive}.")
-    with _lock_home(home), base.ProgressBar() as progress:
+    with _lock_home(home), ProgressBar() as progress:
         result = restore.restore_backup(archive, home, overwrite=args.force, on_progress=progress)
     if args.json:
         fields = msgspec.to_builtins(result.manifest)
-        base.print_json({"home": str(home), "old_state": result.old_state, **fields})
+        print_json({"home": str(home), "old_state": result.old_state, **fields})
         return 0
     print(f"{home} has the state of {result.manifest.created}, {len(result.manifest.files)} files")
     if result.old_state is not None:

@@ -23,8 +23,9 @@ from typing import Any
 import msgspec
 
 from svc import plugins
+from svc.cli._output import load_terminal, print_json, print_table
 from svc.cli._progress import CUT_OUTPUTS, BatchProgress, StageProgress
-from svc.cli.base import ProgressBar, load_terminal, print_json, print_table
+from svc.cli._progress_bar import ProgressBar
 from svc.distribution import install_command
 from svc.errors import CommandFailed, PipelineFailed, UsageError
 from svc.pipeline.batch import PipelineRunner, run_batch

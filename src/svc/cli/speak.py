@@ -26,7 +26,9 @@ from typing import IO
 
 from svc import plugins
 from svc.cli import _gateway_address, _local_gateway
-from svc.cli.base import ProgressBar, home, print_json, registry_root
+from svc.cli._folders import find_home, find_registry_root
+from svc.cli._output import print_json
+from svc.cli._progress_bar import ProgressBar
 from svc.errors import CommandFailed, UsageError
 from svc.settings import SpeechSettings
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
@@ -165,7 +167,7 @@ def _open_source(args: argparse.Namespace, text: str, response_format: str) -> I
     has_gateway = (
         args.gateway
         or any(os.environ.get(name) for name in GATEWAY_VARIABLES)
-        or _local_gateway.find_gateway(home()) is not None
+        or _local_gateway.find_gateway(find_home()) is not None
     )
     if not has_gateway:
         model, chunks = _speak_locally(args, text, response_format)
@@ -180,7 +182,7 @@ def _open_source(args: argparse.Namespace, text: str, response_format: str) -> I
 
 def _speak_locally(args: argparse.Namespace, text: str, response_format: str) -> tuple[str, Iterator[bytes]]:
     """Return the voice's name, and the audio. Raises CommandFailed if no voice is installed."""
-    catalog = plugins.load("speech.synthesis", "catalog").open_catalog(registry_root())
+    catalog = plugins.load("speech.synthesis", "catalog").open_catalog(find_registry_root())
     names = [voice.name for voice in catalog.list_voices()]
     default_name = SpeechSettings().default_voice
     name = args.model or (default_name if default_name in names else next(iter(names), None))

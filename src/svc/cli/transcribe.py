@@ -31,7 +31,7 @@ import msgspec
 
 from svc import plugins
 from svc.cli import _gateway_address
-from svc.cli.base import load_terminal
+from svc.cli._output import load_terminal
 from svc.client.async_transport import AsyncTransport
 from svc.client.http_session import HttpSession, SessionTimeouts
 from svc.client.live import LiveSession, connect_live

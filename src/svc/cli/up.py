@@ -27,7 +27,8 @@ from svc.app import gateway
 from svc.app.listeners import listen
 from svc.app.reload_signal import ReloadSignal
 from svc.app.stop_signals import restore_default_sigterm
-from svc.cli import _local_gateway, base, models
+from svc.cli import _local_gateway, models
+from svc.cli._output import is_styled, load_terminal
 from svc.console.sessions import LoginLinks
 from svc.distribution import install_command
 from svc.gateway.local_model import supervisor
@@ -145,8 +146,8 @@ or        curl -N {gateway_address}/v1/chat/completions -H "Authorization: Beare
             -d '{example_body}'
 
 Press Ctrl-C to stop."""
-    if base.is_styled():
-        base.load_terminal().print_highlighted(
+    if is_styled():
+        load_terminal().print_highlighted(
             text.strip(), {r"(?m)^(gateway|console|registry|API key|Try it:|or)(?= )": "bold"}
         )
     else:

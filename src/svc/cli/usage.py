@@ -19,9 +19,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from svc.cli import _admin_client, _ledger_entry, base
+from svc.cli import _admin_client, _ledger_entry
 from svc.cli._admin_client import AdminClient
 from svc.cli._key_lookup import KEY_ID, find_key_id, printable_label
+from svc.cli._output import print_json, print_table
 from svc.errors import CommandFailed, NotFound, UsageError
 from svc.keys.usage_query import MAX_USAGE_ROWS
 from svc.stores.database.segment import TOTAL_FIELDS
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     has_more = is_truncatable and len(rows) > TERMINAL_USAGE_ROWS
     rows = rows[:TERMINAL_USAGE_ROWS] if has_more else rows
     if args.json:
-        base.print_json(rows)
+        print_json(rows)
     elif args.by is None:
         _print_entries(rows)
     else:
@@ -89,7 +90,7 @@ def _show_request(args: argparse.Namespace, parameters: dict[str, str]) -> int:
     if "cost_terms" not in rows[0]:  # it comes from this machine's database
         _ledger_entry.explain_cost(rows[0])
     if args.json:
-        base.print_json(rows[0])
+        print_json(rows[0])
     else:
         _ledger_entry.print_entry(rows[0])
     return 0
@@ -128,7 +129,7 @@ def _print_entries(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         names = [printable_label(row["key_name"]), row["model"] or "-", row["provider"] or "-", row["status"]]
         table.append((row["time"], *names, *_format_amounts(row), f"{row['latency_ms']:.0f}"))
-    base.print_table(table, right_aligned=range(len(labels), len(table[0])), state_column=labels.index("STATUS"))
+    print_table(table, right_aligned=range(len(labels), len(table[0])), state_column=labels.index("STATUS"))
 
 
 def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
@@ -136,7 +137,7 @@ def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         name = row.get("key_name") or row[by] or "-"
         table.append((printable_label(name), str(row["requests"]), *_format_amounts(row)))
-    base.print_table(table, right_aligned=range(1, len(table[0])))
+    print_table(table, right_aligned=range(1, len(table[0])))
 
 
 def _format_amounts(row: Mapping[str, Any]) -> list[str]:

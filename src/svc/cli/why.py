@@ -21,9 +21,10 @@ from typing import Final
 
 import msgspec
 
-from svc.cli import _admin_client, base
+from svc.cli import _admin_client
 from svc.cli._admin_client import AdminClient
 from svc.cli._key_lookup import printable_label
+from svc.cli._output import print_json, print_table
 from svc.errors import CommandFailed
 from svc.gateway.observability.explanation import RequestExplanation, RequestTiming
 from svc.stores.database.base import AttemptDetail
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     with _admin_client.open_admin_client(args) as admin:
         explanation = _find(admin, args.request)
     if args.json:
-        base.print_json(msgspec.to_builtins(explanation))
+        print_json(msgspec.to_builtins(explanation))
     else:
         _print(explanation)
     return 0
@@ -99,21 +100,21 @@ def _print_consumers(explanation: RequestExplanation) -> None:
     for each in explanation.consumers:
         numbers = (str(each.requests), str(each.running), str(each.tokens), f"{each.cost_usd:.6f}")
         table.append((_printable(each.model), *numbers))
-    base.print_table(table, right_aligned=range(1, 5))
+    print_table(table, right_aligned=range(1, 5))
 
 
 def _print_timing(timing: RequestTiming) -> None:
     print()
     phases: list[tuple[str, ...]] = [("PHASE", "MS")]
     phases += [(_PHASE_TITLES[phase.name], f"{phase.ms:.0f}") for phase in timing.phases]
-    base.print_table(phases, right_aligned=[1])
+    print_table(phases, right_aligned=[1])
     if timing.attempts:
         print()
         names = AttemptDetail.__struct_fields__
         table = [("ATTEMPT", *(name.upper() for name in names))]
         for number, attempt in enumerate(timing.attempts, 1):
             table.append((str(number), *(_format(getattr(attempt, name)) for name in names)))
-        base.print_table(table, right_aligned=[len(names) - 1, len(names)])
+        print_table(table, right_aligned=[len(names) - 1, len(names)])
     print()
     usual = timing.provider_p50
     latency, first_byte, pace = (
@@ -123,7 +124,7 @@ def _print_timing(timing: RequestTiming) -> None:
     rows.append(("latency ms", _format(timing.latency_ms), _format(latency)))
     rows.append(("first byte ms", _format(timing.ttfb_ms), _format(first_byte)))
     rows.append(("tokens/s", _format(timing.tokens_per_second), _format(pace)))
-    base.print_table(rows, right_aligned=[1, 2])
+    print_table(rows, right_aligned=[1, 2])
 
 
 def _format(value: str | float | None) -> str:

@@ -82,7 +82,7 @@ class Shell:
     def complete(self, typed: str, expected: str) -> str:
         """Type a line and a Tab. Return the screen once it matches `expected`, or after 20 s."""
         os.write(self._controller, f"{SETUP[self._name]}; clear; echo REA''DY\r".encode())
-        self._read_until("READY")
+        self._read_until(r"READY\n>")  # before the prompt, the shell has not set up the terminal for a line
         os.write(self._controller, f"{typed}\t".encode())
         return self._read_until(expected)
 

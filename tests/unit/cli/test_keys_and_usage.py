@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from svc.cli import _local_gateway, base, main
+from svc.cli import _local_gateway, main
+from svc.cli._output import print_table
 from svc.stores.database.base import AttemptDetail, LedgerEntry
 from svc.stores.database.factory import open_database
 
@@ -231,7 +232,7 @@ def test_usage_request_option_with_other_filter_exits_2(command: Command, option
 
 
 def test_print_table_wide_characters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    base.print_table([("NAME", "N"), ("東京", "1"), ("e\u0301t", "20")], right_aligned=(1,))
+    print_table([("NAME", "N"), ("東京", "1"), ("e\u0301t", "20")], right_aligned=(1,))
     assert capsys.readouterr().out.splitlines() == ["NAME   N", "東京   1", "e\u0301t    20"]
 
 

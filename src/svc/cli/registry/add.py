@@ -10,8 +10,10 @@ import msgspec
 from svc.bundles.archive import ARCHIVE_READ_BYTES, read_metadata
 from svc.bundles.open_archive import open_archive
 from svc.bundles.platform import ANY_PLATFORM
-from svc.cli import base as shared
-from svc.cli.registry import base
+from svc.cli._progress_bar import ProgressBar
+from svc.cli.registry._entries import print_entries
+from svc.cli.registry._options import add_json_option, add_root_option, open_store, require_file
+from svc.cli.registry._signing import require_signature, sign_bundle
 from svc.stores.bundles.base import BundleDraft
 
 
@@ -20,18 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="a bundle file (.xyb)")
     parser.add_argument("--platform", metavar="NAME", help="default: the platform of the metadata, else any")
     parser.add_argument("--sign", action="store_true", help="sign with the key of `svc registry sign-key`")
-    base.add_root_option(parser)
-    base.add_json_option(parser)
+    add_root_option(parser)
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Publish the file. Publishing the same bytes again succeeds."""
     draft = read_draft(args.file, args.platform)
-    signature = base.sign_bundle(args.file, draft) if args.sign else None
+    signature = sign_bundle(args.file, draft) if args.sign else None
     if signature is not None:
         draft = msgspec.structs.replace(draft, signatures=(signature,))
     size = args.file.stat().st_size
-    with base.open_store(args) as store, shared.ProgressBar() as progress:
+    with open_store(args) as store, ProgressBar() as progress:
         upload = store.create_upload(size)
         try:
             with args.file.open("rb") as file:
@@ -42,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
             upload.close()
             raise
         entry, created = store.publish(upload, draft)
-    base.require_signature(entry, signature)
+    require_signature(entry, signature)
     if args.json:
-        base.print_entries([entry], as_json=True, locate=store.location)
+        print_entries([entry], as_json=True, locate=store.location)
     else:
         print(f"{entry.key} {'added' if created else 'is already there'}: {store.location(entry)}")
     return 0
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 def read_draft(file: Path, platform: str | None) -> BundleDraft:
     """Read the model id, version and platform from the file's metadata."""
-    base.require_file(file)
+    require_file(file)
     with open_archive(file) as archive:
         metadata = read_metadata(archive)
     draft = BundleDraft(metadata.model_id, metadata.version, platform or metadata.platform or ANY_PLATFORM)

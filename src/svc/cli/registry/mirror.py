@@ -6,8 +6,16 @@ import argparse
 
 import msgspec
 
-from svc.cli import base as shared
-from svc.cli.registry import base
+from svc.cli._output import print_json, print_warning
+from svc.cli._progress_bar import ProgressBar
+from svc.cli.registry._options import (
+    add_json_option,
+    add_registry_option,
+    add_root_option,
+    open_store,
+    registry_url,
+    resolve_options,
+)
 from svc.client.bundles import download_bundle, list_entries, open_source
 from svc.errors import SvcError
 
@@ -15,18 +23,18 @@ from svc.errors import SvcError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """mirror URL, or mirror --registry URL"""
     parser.add_argument("url", metavar="URL", nargs="?", help="same as --registry URL")
-    base.add_registry_option(parser, required=True)
-    base.add_root_option(parser)
-    base.add_json_option(parser)
+    add_registry_option(parser, required=True)
+    add_root_option(parser)
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Copy each bundle. The exit status is 1 if one failed; the others are still fetched."""
     args.registry = args.registry or args.url
-    base.registry_url(args)
+    registry_url(args)
     keys_by_result: dict[str, list[str]] = {"fetched": [], "present": [], "failed": []}
-    with base.open_store(args) as store, shared.ProgressBar() as progress:
-        options_without_progress = base.resolve_options(args, None)
+    with open_store(args) as store, ProgressBar() as progress:
+        options_without_progress = resolve_options(args, None)
         source = open_source(options_without_progress)
         for entry in list_entries(options_without_progress):
             existing = store.find(entry.key)
@@ -44,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
                 if existing is not None and existing.yanked != entry.yanked:
                     store.set_yanked(entry.key, entry.yanked)
             except SvcError as error:
-                base.print_warning(error.message)
+                print_warning(error.message)
                 keys_by_result["failed"].append(entry.key)
     if args.json:
-        shared.print_json(keys_by_result)
+        print_json(keys_by_result)
     else:
         print(", ".join(f"{len(keys)} {result}" for result, keys in keys_by_result.items()))
     return 1 if keys_by_result["failed"] else 0

@@ -9,12 +9,12 @@ from svc import settings
 from svc.app import registry
 from svc.app.listeners import listen
 from svc.app.stop_signals import restore_default_sigterm
-from svc.cli.registry import base
+from svc.cli.registry._options import add_root_option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """serve"""
-    base.add_root_option(parser)
+    add_root_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument(
         "--port", type=int, default=8080, help="port to listen on (default 8080; 0 selects a free port)"

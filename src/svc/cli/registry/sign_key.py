@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from svc.cli import base as shared
-from svc.cli.registry import base
+from svc.cli._output import print_json
+from svc.cli.registry._options import add_json_option
+from svc.cli.registry._signing import load_signing_module, signing_key_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """sign-key"""
-    base.add_json_option(parser)
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the public key."""
-    public = base.load_signing_module().make_key(base.signing_key_path())
+    public = load_signing_module().make_key(signing_key_path())
     if args.json:
-        shared.print_json({"public_key": public, "path": str(base.signing_key_path())})
+        print_json({"public_key": public, "path": str(signing_key_path())})
     else:
         print(public)
     return 0

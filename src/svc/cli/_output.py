@@ -1,4 +1,4 @@
-"""Shared parts of the commands: the state folders, the progress bar, JSON and table output."""
+"""What commands print: JSON, tables and warnings. Only a terminal gets colors."""
 
 from __future__ import annotations
 
@@ -8,47 +8,8 @@ import os
 import sys
 import unicodedata
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Self
-
-from svc.stores.state_dir import check_is_folder
-
-
-def home() -> Path:
-    """Return the state folder, `SVC_HOME`, which may not exist. Raises UsageError if it is not a folder."""
-    return check_is_folder(Path(os.environ.get("SVC_HOME") or "~/.svc").expanduser())
-
-
-def registry_root() -> Path:
-    """Return the folder of models and bundles, `SVC_REGISTRY_ROOT`."""
-    return Path(os.environ.get("SVC_REGISTRY_ROOT") or home() / "registry").expanduser()
-
-
-class ProgressBar:
-    """A progress bar on standard error, drawn only on a terminal. A context manager that erases the bar at its end."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._exit_stack = ExitStack()
-        self._bar: Any = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit_stack.close()
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        """Show `done` of `total` bytes with a label. A total of 0 means an unknown size."""
-        if not self._is_terminal:
-            return
-        if self._bar is None:
-            self._bar = self._exit_stack.enter_context(load_terminal().TransferBar())
-        self._bar.update(label, done, total)
+from types import ModuleType
+from typing import Any
 
 
 def print_json(value: Any) -> None:
@@ -74,6 +35,11 @@ def print_table(
     for row in rows:
         cells = [_pad(cell, widths[column], right_aligned=column in right_aligned) for column, cell in enumerate(row)]
         print("  ".join(cells).rstrip())
+
+
+def print_warning(message: str) -> None:
+    """Print one line on standard error."""
+    print(f"svc: {message}", file=sys.stderr)
 
 
 def is_styled() -> bool:

@@ -1,4 +1,4 @@
-"""svc.cli.base: tables and progress bars on terminals of several widths, and in a pipe."""
+"""What commands print: tables and progress bars on terminals of several widths, and in a pipe."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.terminal import TerminalOutput, run_on_terminal
 from svc.cli import _terminal
 
 TABLE = """
-from svc.cli import base
-base.print_table(
+from svc.cli._output import print_table
+print_table(
     [("ID", "NAME", "NOTE", "N", "STATE"),
      ("key_0123456789abcdef", "東京 [red]", "a note with several words", "7", "ok"),
      ("key_fedcba9876543210", "e\\u0301t\\x1b[2J", "short", "70", "bad")],
@@ -22,8 +22,8 @@ base.print_table(
 """
 PROGRESS = """
 import sys
-from svc.cli import base
-with base.ProgressBar() as progress:
+from svc.cli._progress_bar import ProgressBar
+with ProgressBar() as progress:
     progress("fetching [a] \\\\[/]", 0, 0)
     progress("fetching [a] \\\\[/]", 50_000_000, 100_000_000)
     progress("checking a very long name of a bundle that is wider than the terminal", 7_000_000, 100_000_000)
