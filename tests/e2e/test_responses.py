@@ -186,6 +186,10 @@ def test_responses_truncated_stream_ends_with_failed(
     last = events[-1]
     assert last["type"] == "response.failed"
     assert (last["response"]["status"], last["response"]["error"]["code"]) == ("failed", "provider_error")
+    (item,) = last["response"]["output"]
+    assert item["content"][0]["text"] == "".join(
+        event["delta"] for event in events if event["type"] == "response.output_text.delta"
+    )
 
 
 @pytest.mark.parametrize(("letter", "model"), EVERY)

@@ -157,12 +157,16 @@ def test_stored_response_survives_kill(storing: Gateway, provider_c: FakeProvide
     assert storing.request("GET", f"/v1/responses/{made['id']}").json["id"] == made["id"]
 
 
-def test_stored_response_broken_stream_is_stored_as_failed(storing: Gateway, provider_c: FakeProvider) -> None:
-    provider_c.plays(sse(openai_wire.stream("eins zwei")[:2], end=fin()))
-    got = storing.request("POST", "/v1/responses", {"model": LLAMA, "input": "Hi", "stream": True})
-    last = events_of(got.body)[-1]
-    stored = storing.request("GET", f"/v1/responses/{last['response']['id']}").json
-    assert (stored["status"], stored["error"]["code"]) == ("failed", "provider_error")
+def test_stored_response_broken_stream_is_stored_as_failed(storing: Gateway, fakes: dict[str, FakeProvider]) -> None:
+    fakes["A"].plays(sse(responses_wire.stream("eins zwei")[:5], end=fin()))
+    fakes["C"].plays(sse(openai_wire.stream("eins zwei")[:2], end=fin()))
+    for model in (GPT, LLAMA):
+        got = storing.request("POST", "/v1/responses", {"model": model, "input": "Hi", "stream": True})
+        last = events_of(got.body)[-1]
+        stored = storing.request("GET", f"/v1/responses/{last['response']['id']}").json
+        assert (stored["status"], stored["error"]["code"]) == ("failed", "provider_error")
+        (item,) = stored["output"]
+        assert (item["status"], item["content"][0]["text"]) == ("incomplete", "eins")
 
 
 def test_stored_response_item_reference_is_resolved(storing: Gateway, provider_c: FakeProvider) -> None:

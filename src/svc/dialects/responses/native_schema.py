@@ -95,6 +95,11 @@ class NativeEvent(msgspec.Struct, gc=False):
     response: msgspec.Raw = ABSENT
     delta: msgspec.Raw = ABSENT
     """Text of a delta event."""
+    item: msgspec.Raw = ABSENT
+    """The item of an event that begins or ends one."""
+    output_index: Any = 0
+    content_index: Any = 0
+    summary_index: Any = 0
     error: Any = None
     code: Any = None
     message: Any = None

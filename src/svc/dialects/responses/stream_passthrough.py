@@ -1,11 +1,12 @@
 """Passes the stream of an upstream with the Responses API: checks the events and forwards them unchanged.
 
 A stream ends with `response.completed`, `response.incomplete` or `response.failed`. If the upstream breaks it, the
-gateway writes `response.failed`.
+gateway writes `response.failed`, with the items and the text that have arrived.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ from svc.dialects.responses.native_schema import (
 from svc.dialects.responses.response_codec import encode_response_error
 from svc.dialects.responses.response_passthrough import check_end
 from svc.dialects.responses.stream_encoder import EventWriter
+from svc.dialects.responses.streamed_output import StreamedOutput
 from svc.dialects.stream_transform import Passthrough
 from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
 from svc.dialects.upstream_errors import map_upstream_error
@@ -36,7 +38,7 @@ _CREATED_DECODER: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Dec
 class ResponsesPassthrough(Passthrough):
     """The StreamTransform from an upstream with the Responses API to a client of it."""
 
-    __slots__ = ("_created", "_final_response", "_has_output", "_last_number", "_native_id", "_text_tokens")
+    __slots__ = ("_created", "_final_response", "_has_output", "_last_number", "_native_id", "_output", "_text_tokens")
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +49,7 @@ class ResponsesPassthrough(Passthrough):
         self._native_id = ""
         self._text_tokens = 0
         self._has_output = False
+        self._output = StreamedOutput()
 
     @property
     def has_final_usage(self) -> bool:
@@ -76,9 +79,11 @@ class ResponsesPassthrough(Passthrough):
             self._start(decoded)
         if decoded.type in _ENDS:
             self._end(decoded)
-        elif decoded.delta is not ABSENT:
-            text_bytes = len(bytes(decoded.delta)) - len('""')
-            self._text_tokens += max(1, int(text_bytes / ASCII_CHARS_PER_TOKEN))
+        else:
+            if decoded.delta is not ABSENT:
+                text_bytes = len(bytes(decoded.delta)) - len('""')
+                self._text_tokens += max(1, int(text_bytes / ASCII_CHARS_PER_TOKEN))
+            self._output.add_event(decoded)
         if not self._has_output and decoded.type not in _BEGINNINGS:
             self._has_output = True
         self._last_number = max(self._last_number, decoded.sequence_number)
@@ -121,7 +126,9 @@ class ResponsesPassthrough(Passthrough):
         return b""
 
     def _encode_error(self, error: SvcError) -> bytes:
-        ending = {"status": "failed", "error": encode_response_error(error)}
+        ending: dict[str, Any] = {"status": "failed", "error": encode_response_error(error)}
+        with contextlib.suppress(ProviderFailed):  # malformed items are left out
+            ending["output"] = self._output.list_items()
         response = {**_CREATED_DECODER.decode(self._created), **ending} if self._created else ending
         self._final_response = msgspec.json.encode(response) if self._created else b""
         return EventWriter(self._last_number + 1).write("response.failed", {"response": response})

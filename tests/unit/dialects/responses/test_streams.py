@@ -163,6 +163,52 @@ def test_stream_cut_after_any_event_ends_in_failed(upstream: Dialect | None, eve
         assert b"[DONE]" not in out
 
 
+def native_events(*kinds: tuple[str, dict[str, Any]]) -> list[bytes]:
+    created = ("response.created", {"response": responses_wire.frame()})
+    return [responses_wire.event(number, kind, **fields) for number, (kind, fields) in enumerate((created, *kinds))]
+
+
+OPEN_ITEMS = [
+    ({"type": "message", "status": "in_progress", "content": []}, "content", "output_text", "text"),
+    ({"type": "message", "status": "in_progress", "content": []}, "content", "refusal", "refusal"),
+    ({"type": "reasoning", "summary": []}, "summary", "summary_text", "text"),
+    ({"type": "reasoning", "summary": []}, "content", "reasoning_text", "text"),
+]
+DELTA_OF_PART = {"summary_text": "reasoning_summary_text"}
+
+
+@pytest.mark.parametrize(("item", "field", "part_type", "text_field"), OPEN_ITEMS)
+def test_native_stream_cut_has_parts_of_open_item(
+    item: dict[str, Any], field: str, part_type: str, text_field: str
+) -> None:
+    index_name = "summary_index" if field == "summary" else "content_index"
+    deltas = [
+        (
+            f"response.{DELTA_OF_PART.get(part_type, part_type)}.delta",
+            {"output_index": 1, index_name: part, "delta": text},
+        )
+        for part, text in ((0, 'a"'), (0, "\U0001f600"), (1, "ü"))
+    ]
+    done = ("response.output_item.done", {"output_index": 0, "item": responses_wire.message("before")})
+    added = ("response.output_item.added", {"output_index": 1, "item": item})
+    output = stream(None, native_events(done, added, *deltas))[-1]["response"]["output"]
+    assert output[0] == responses_wire.message("before")
+    assert [part[text_field] for part in output[1][field]] == ['a"\U0001f600', "ü"]
+    assert {part["type"] for part in output[1][field]} == {part_type}
+    assert output[1].get("status") == ("incomplete" if "status" in item else None)
+
+
+@pytest.mark.parametrize(("item_type", "field"), [("function_call", "arguments"), ("custom_tool_call", "input")])
+def test_native_stream_cut_has_text_of_open_call(item_type: str, field: str) -> None:
+    item = {"type": item_type, "call_id": "call_1", "name": "now", field: ""}
+    delta = {"function_call": "function_call_arguments", "custom_tool_call": "custom_tool_call_input"}[item_type]
+    kinds = [(f"response.{delta}.delta", {"output_index": 0, "delta": text}) for text in ('{"a', '":1')]
+    added = ("response.output_item.added", {"output_index": 0, "item": item})
+    search = ("response.output_item.added", {"output_index": 1, "item": {"type": "web_search_call"}})
+    output = stream(None, native_events(added, *kinds, search))[-1]["response"]["output"]
+    assert output == [{**item, field: '{"a":1'}]
+
+
 @pytest.mark.parametrize(("upstream", "events"), UPSTREAM_STREAMS, ids=["native", "openai", "anthropic"])
 def test_stream_gateway_error_has_its_code_and_message(upstream: Dialect | None, events: list[bytes]) -> None:
     transform = create_responses_stream(upstream, client_request())
