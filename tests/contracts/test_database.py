@@ -344,8 +344,10 @@ def test_database_every_field_is_read_back_from_small_and_large_batch(database: 
 
 def test_database_unknown_cost_is_null_not_zero(database: Database) -> None:
     database.insert_entries([make_entry("r1", cost_usd=None), make_entry("r2", model="free", cost_usd=0.0)])
-    found = {each.value: each.cost_usd for each in database.aggregate_usage("model")}
-    assert found == {"m": None, "free": 0.0}
+    found = {each.value: (each.cost_usd, each.unpriced_requests) for each in database.aggregate_usage("model")}
+    assert found == {"m": (None, 1), "free": (0.0, 0)}
+    (by_key,) = database.aggregate_usage("key")
+    assert (by_key.cost_usd, by_key.requests, by_key.unpriced_requests) == (0.0, 2, 1)
 
 
 def test_database_list_entries_is_paged_newest_first(database: Database) -> None:

@@ -187,7 +187,7 @@ def filter_entries(entries: list[LedgerEntry], passes: Test) -> list[LedgerEntry
 
 
 def amounts(found: object) -> tuple[object, ...]:
-    names = ("requests", "errors", "prompt_tokens", "completion_tokens", "cost_usd")
+    names = ("requests", "errors", "prompt_tokens", "completion_tokens", "cost_usd", "unpriced_requests")
     return tuple(getattr(found, name) for name in names)
 
 
@@ -199,4 +199,5 @@ def plain_sums(entries: list[LedgerEntry]) -> tuple[object, ...]:
         sum(entry.prompt_tokens or 0 for entry in entries),
         sum(entry.completion_tokens or 0 for entry in entries),
         pytest.approx(sum(costs), abs=5e-9) if costs else None,
+        len(entries) - len(costs),
     )

@@ -1,6 +1,7 @@
 """Show usage and cost: ledger entries, newest first, totals, or one request with its attempts.
 
-Costs are in USD, and empty where a price is unknown. An entry appears within two seconds of its response.
+Costs are in USD, and empty where a price is unknown. Totals say on standard error how many requests their cost lacks.
+An entry appears within two seconds of its response.
 With --gateway URL, the command queries a remote gateway. SVC_API_KEY must be a key with the scope admin.
 
 Examples:
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         _print_entries(rows)
     else:
         _print_sums(args.by, rows)
+        _report_unpriced_requests(rows)
     if has_more:
         print(
             f"svc usage: these are the first {TERMINAL_USAGE_ROWS} rows. "
@@ -138,6 +140,19 @@ def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
         name = row.get("key_name") or row[by] or "-"
         table.append((printable_label(name), str(row["requests"]), *_format_amounts(row)))
     print_table(table, right_aligned=range(1, len(table[0])))
+
+
+def _report_unpriced_requests(rows: list[dict[str, Any]]) -> None:
+    """Say on standard error how many requests the costs lack. Nothing if the table has no cost at all."""
+    unpriced = sum(
+        [row.get("unpriced_requests", 0) if row["cost_usd"] is not None else row["requests"] for row in rows]
+    )
+    if unpriced and any(row["cost_usd"] is not None for row in rows):
+        print(
+            f"svc usage: USD lacks {unpriced} of {sum([row['requests'] for row in rows])} requests. "
+            "They failed without usage, or the price of their model is not known.",
+            file=sys.stderr,
+        )
 
 
 def _format_amounts(row: Mapping[str, Any]) -> list[str]:

@@ -52,6 +52,8 @@ class UsageQuery(msgspec.Struct, frozen=True):
         for usage_sum in sums[: self.limit or MAX_USAGE_ROWS]:
             amounts = msgspec.structs.asdict(usage_sum)
             value, name = amounts.pop("value"), amounts.pop("name")
+            if usage_sum.cost_usd is None or not usage_sum.unpriced_requests:
+                del amounts["unpriced_requests"]
             row = {f"tag:{self.tag}" if self.by == "tag" else self.by: value}
             if self.by == "key":
                 row["key_name"] = name

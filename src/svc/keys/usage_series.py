@@ -49,6 +49,8 @@ class SeriesAmounts(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the completions."""
     cost_usd: float | None
     """Cost in USD. Null if no request's price is known."""
+    unpriced_requests: int
+    """Those whose cost `cost_usd` lacks. They failed without usage, or the price of their model is not known."""
 
 
 class SeriesGroupTotals(SeriesAmounts, frozen=True, kw_only=True):
@@ -155,7 +157,7 @@ def encode_csv(usage: UsageOverTime) -> bytes:
                 groups.append(names[point.value])
             cost = "" if point.cost_usd is None else format_usd(point.cost_usd)
             counts = [point.requests, point.errors, point.prompt_tokens, point.completion_tokens]
-            writer.writerow([point.time, *map(_neutralize, groups), *counts, cost])
+            writer.writerow([point.time, *map(_neutralize, groups), *counts, cost, point.unpriced_requests])
         return text.getvalue().encode()
 
 
@@ -215,4 +217,5 @@ def show_amounts(totals: UsageTotals) -> dict[str, Any]:
         "prompt_tokens": totals.prompt_tokens,
         "completion_tokens": totals.completion_tokens,
         "cost_usd": round(totals.cost_usd, 9) if totals.priced else None,
+        "unpriced_requests": totals.unpriced,
     }

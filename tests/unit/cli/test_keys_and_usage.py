@@ -44,7 +44,7 @@ def shop(command: Command) -> dict[str, str]:
     return made
 
 
-def insert_usage(home: Path, key: dict[str, str], count: int, *, tokens: int = 7) -> None:
+def insert_usage(home: Path, key: dict[str, str], count: int, *, tokens: int = 7, cost_usd: float | None = 0.5) -> None:
     database = open_database(f"sqlite:///{home / 'svc.db'}")
     database.insert_entries(
         LedgerEntry(
@@ -60,12 +60,24 @@ def insert_usage(home: Path, key: dict[str, str], count: int, *, tokens: int = 7
             http_status=200,
             prompt_tokens=tokens * 10 ** (number % 4),
             completion_tokens=1,
-            cost_usd=0.5,
+            cost_usd=cost_usd,
             latency_ms=1.0,
         )
         for number in range(count)
     )
     database.close()
+
+
+def test_usage_totals_without_all_costs_say_so(
+    command: Command, shop: dict[str, str], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    insert_usage(home, shop, 2)
+    assert main(["usage", "--by", "key"]) == 0
+    assert capsys.readouterr().err == ""
+    insert_usage(home, shop, 3, cost_usd=None)  # the first two exist
+    assert json.loads(command("usage", "--by", "key", "--json"))[0]["unpriced_requests"] == 1
+    assert main(["usage", "--by", "key"]) == 0
+    assert capsys.readouterr().err.startswith("svc usage: USD lacks 1 of 3 requests.")
 
 
 def test_keys_show_finds_key_by_id_name_and_prefix(command: Command, shop: dict[str, str]) -> None:

@@ -12,25 +12,41 @@ from svc.errors import InvalidRequest
 from svc.keys.usage_series import SeriesAmounts, SeriesGroupTotals, UsageOverTime, UsagePoint, csv_file_name, encode_csv
 from svc.keys.usage_series import parse_series_request as parse
 
-AMOUNTS = {"requests": 1, "errors": 0, "prompt_tokens": 2, "completion_tokens": 3, "cost_usd": 0.000000001}
+AMOUNTS = {
+    "requests": 1,
+    "errors": 0,
+    "prompt_tokens": 2,
+    "completion_tokens": 3,
+    "cost_usd": 0.000000001,
+    "unpriced_requests": 0,
+}
 
 
 @pytest.mark.parametrize("value", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
 def test_csv_cell_that_begins_like_a_formula_gets_an_apostrophe(value: str) -> None:
     lines = rows(usage("model", value))
-    assert lines[0] == ["time", "model", "requests", "errors", "prompt_tokens", "completion_tokens", "cost_usd"]
-    assert lines[1] == ["t", f"'{value}", "1", "0", "2", "3", "0.000000001"]
+    assert lines[0] == [
+        "time",
+        "model",
+        "requests",
+        "errors",
+        "prompt_tokens",
+        "completion_tokens",
+        "cost_usd",
+        "unpriced_requests",
+    ]
+    assert lines[1] == ["t", f"'{value}", "1", "0", "2", "3", "0.000000001", "0"]
 
 
 def test_csv_quotes_values_and_ends_lines_as_rfc_4180_says() -> None:
     text = encode_csv(usage("tag:team", 'a,"b"\nc'))
-    assert text.endswith(b'\r\nt,"a,""b""\nc",1,0,2,3,0.000000001\r\n')
+    assert text.endswith(b'\r\nt,"a,""b""\nc",1,0,2,3,0.000000001,0\r\n')
 
 
 def test_csv_of_keys_has_their_names_and_other_groups_are_named() -> None:
     assert rows(usage("key", "k1", name="=shop"))[1][1:3] == ["k1", "'=shop"]
     assert rows(usage("model", None))[1][1] == "(other)"
-    assert rows(usage(None, ""))[1] == ["t", "1", "0", "2", "3", "0.000000001"]
+    assert rows(usage(None, ""))[1] == ["t", "1", "0", "2", "3", "0.000000001", "0"]
 
 
 def test_csv_file_is_named_by_its_range() -> None:

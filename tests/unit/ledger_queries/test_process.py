@@ -58,7 +58,9 @@ async def test_query_process_returns_what_the_queries_find(queries: QueryProcess
     )
     assert [row["request_id"] for row in json.loads(page)["data"]] == ["req_1"]
     assert (json.loads(series.body)["totals"]["cost_usd"], series.csv_file_name) == (0.5, None)
-    assert csv.body.decode().splitlines() == ["time,requests,errors,prompt_tokens,completion_tokens,cost_usd"]
+    assert csv.body.decode().splitlines() == [
+        "time,requests,errors,prompt_tokens,completion_tokens,cost_usd,unpriced_requests"
+    ]
     assert csv.csv_file_name == "usage_20260304T0000Z_20260305T0000Z.csv"
     assert (view.totals.requests, view.latency_ms.p99) == (1, 12.0)
     assert (entry, missing) == (ENTRY, None)

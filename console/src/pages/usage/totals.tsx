@@ -14,9 +14,17 @@ export function TotalCards({ totals }: { totals: SeriesAmounts }) {
     ["Errors", formatCount(totals.errors)],
   ];
   return (
-    <dl class="cards figures">
-      {cards.map(([label, value]) => <div key={label} class="card"><dt>{label}</dt><dd class="figure">{value}</dd></div>)}
-    </dl>
+    <>
+      <dl class="cards figures">
+        {cards.map(([label, value]) => <div key={label} class="card"><dt>{label}</dt><dd class="figure">{value}</dd></div>)}
+      </dl>
+      {totals.unpriced_requests > 0 && (
+        <p class="hint">
+          The cost lacks {formatCount(totals.unpriced_requests)} of {formatCount(totals.requests)} requests. They failed
+          without usage, or the price of their model is not known.
+        </p>
+      )}
+    </>
   );
 }
 

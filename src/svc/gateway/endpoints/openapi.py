@@ -77,7 +77,7 @@ def _add_amounts(schema: dict[str, Any]) -> None:
     """Add the fields of a UsageSum, except the group's value and name: their names depend on the query."""
     amounts = msgspec.json.schema_components([UsageSum])[1][UsageSum.__name__]
     names = [name for name in amounts["properties"] if name not in ("value", "name")]
-    schema["required"] = names
+    schema["required"] = [name for name in names if name in amounts["required"]]
     schema["properties"] = {name: amounts["properties"][name] for name in names} | schema["properties"]
 
 

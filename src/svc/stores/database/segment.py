@@ -70,6 +70,11 @@ class UsageTotals(FieldTotals):
     errors: int = 0
     """Number of requests that ended with an error or an interrupted stream."""
 
+    @property
+    def unpriced(self) -> int:
+        """Number of requests whose cost is not known."""
+        return self.requests - self.priced
+
     def add(self, other: UsageTotals) -> None:
         """Add the usage of other requests, which are newer."""
         self.key_name = other.key_name or self.key_name

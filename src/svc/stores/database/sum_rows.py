@@ -145,7 +145,7 @@ def _usage_sum(group_by: GroupBy, value: str, totals: UsageTotals) -> UsageSum:
     amounts = {name: getattr(totals, name) for name in TOTAL_FIELDS}
     amounts["cost_usd"] = round(totals.cost_usd, 9) if totals.priced else None
     name = totals.key_name if group_by == "key" else None
-    return UsageSum(value=value, name=name, requests=totals.requests, **amounts)
+    return UsageSum(value=value, name=name, requests=totals.requests, unpriced_requests=totals.unpriced, **amounts)
 
 
 def _group_entries(group_by: GroupBy, tag: str, entries: Sequence[LedgerEntry]) -> dict[str, list[LedgerEntry]]:
