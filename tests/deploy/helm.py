@@ -29,6 +29,7 @@ INVALID = (
     (["--set", "gateway.replica=3"], "additional properties 'replica' not allowed"),
     (["--set", "gateway.service.port=0"], "minimum: got 0, want 1"),
     (["--set", "registry.replicas=2"], "registry.s3.url must name a bucket"),
+    (["--set", "registry.enabled=false,registry.s3.url=s3://b/p"], "has no effect without registry.enabled"),
     (["--set", "gateway.autoscaling.minReplicas=11"], "minReplicas is more than maxReplicas"),
     (["--set", "config=drain_timeout = 60"], "terminationGracePeriodSeconds must be at least 75"),
     (["--set", "gateway.terminationGracePeriodSeconds=44"], "terminationGracePeriodSeconds must be at least 45"),
