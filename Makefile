@@ -199,7 +199,7 @@ dashboards-check: $(VENV)/.dev ## execute every query of the dashboards and aler
 DEPLOY      := .deploy
 DEPLOY_LOCK := tests/deploy/kubernetes-validate
 HELM_LOCK   := tests/deploy/helm
-deploy-check: $(VENV)/.dev $(DEPLOY)/.ready ## install dist/ in a clean Debian root, start the gateway there, validate the manifests and the Helm chart, run nginx and Caddy; needs root
+deploy-check: $(VENV)/.dev $(DEPLOY)/.ready ## install dist/ in a clean Debian root, start the gateway there, validate the manifests and the Helm chart, run nginx, Caddy and HAProxy; needs root
 	@command -v mmdebstrap >/dev/null || { $(APT) mmdebstrap; } || true
 	@command -v kubectl >/dev/null || { $(APT) kubernetes-client; } || true
 	$(BIN)/python -m tests.deploy

@@ -26,7 +26,7 @@ data_files = [("share/man/man1", [str(MAN_PAGE)])] if MAN_PAGE.is_file() else []
 # The guides copy these files from `share/svc` of the environment, so a server needs no clone of the repository.
 data_files += [
     (f"share/svc/{folder}", sorted(str(path) for path in Path("deploy", folder).iterdir() if ".test." not in path.name))
-    for folder in ("caddy", "grafana", "nginx", "prometheus", "systemd")
+    for folder in ("caddy", "grafana", "haproxy", "nginx", "prometheus", "systemd")
 ]
 data_files.append(("share/svc/reference", ["docs/reference/errors.md"]))
 data_files.append(("share/svc/how-to", sorted(map(str, Path("docs", "how-to").glob("*.md")))))

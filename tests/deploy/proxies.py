@@ -1,4 +1,4 @@
-"""Runs nginx and Caddy with the files in `deploy/`: TLS, a stream and a WebSocket to a gateway, and `/metrics`."""
+"""Runs nginx, Caddy and HAProxy with the files in `deploy/`: TLS, a stream and a WebSocket to a gateway, and `/metrics`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tests.fakes.script import Gate, body, end, head, hold
 
 ROOT = Path(__file__).resolve().parents[2]
 NGINX = ROOT / "deploy" / "nginx" / "svc.conf"
+HAPROXY = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 CADDYFILE = ROOT / "deploy" / "caddy" / "Caddyfile"
 WAIT_SECONDS = 30
 CONFIG = '[gateway]\nhosts = ["gateway.example"]\n'
@@ -50,7 +51,9 @@ def check_proxies() -> None:
         finally:
             gateway.stop(60)
     if missing:
-        raise CheckFailed(f"missing: {', '.join(missing)}; install them, for example with: apt-get install nginx caddy")
+        raise CheckFailed(
+            f"missing: {', '.join(missing)}; install them, for example with: apt-get install nginx caddy haproxy"
+        )
 
 
 def find_program(name: str) -> str | None:
@@ -84,7 +87,15 @@ def caddy_command(folder: Path, port: int, gateway: int, pem: Path) -> list[str]
     return [str(find_program("caddy")), "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
 
 
-PROXIES = {"nginx": nginx_command, "caddy": caddy_command}
+def haproxy_command(folder: Path, port: int, gateway: int, pem: Path) -> list[str]:
+    """Write the configuration, with free ports and a file with certificate and key. Returns the command."""
+    text = HAPROXY.read_text(encoding="utf-8").replace("127.0.0.1:3000", f"127.0.0.1:{gateway}")
+    text = re.sub(r"bind :443 ssl crt \S+", f"bind 127.0.0.1:{port} ssl crt {pem}", text)
+    (folder / "haproxy.cfg").write_text(text, encoding="utf-8")
+    return [str(find_program("haproxy")), "-db", "-f", str(folder / "haproxy.cfg")]
+
+
+PROXIES = {"nginx": nginx_command, "caddy": caddy_command, "haproxy": haproxy_command}
 
 
 @contextlib.contextmanager
