@@ -1,4 +1,4 @@
-"""The files for nginx, Caddy and HAProxy are valid, and those of the guides. `make deploy-check` sends requests through them."""
+"""The files for proxies are valid, and those of the guides. `make deploy-check` sends requests through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs nginx, Caddy and HAProxy with the files in `deploy/`: TLS, a stream and a WebSocket to a gateway, and `/metrics`."""
+"""Runs nginx, Caddy and HAProxy with the files in `deploy/`: TLS, a stream, a WebSocket and `/metrics`."""
 
 from __future__ import annotations
 
