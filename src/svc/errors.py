@@ -36,21 +36,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 
 class UpstreamError:
     """The status, type and headers of a provider's error that an Anthropic client gets from an Anthropic provider.
 
-    The gateway writes the body of the response itself.
+    The gateway writes the body of the response itself. It has the `details` of the provider's error, if there are any.
     """
 
-    __slots__ = ("headers", "status", "type")
+    __slots__ = ("details", "headers", "status", "type")
 
-    def __init__(self, status: int, kind: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, status: int, kind: str, headers: Mapping[str, str], details: Mapping[str, Any] | None = None
+    ) -> None:
         self.status = status
         self.type = kind
         self.headers = headers
+        self.details = details
 
 
 class SvcError(Exception):
@@ -66,10 +69,12 @@ class SvcError(Exception):
     reason: str = ""
     """The cause, for operators, without secrets. Logs and commands show it with the message, responses never do."""
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    def __init__(self, message: str, *, param: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.details = details
+        """`error.details` of the Messages API, whose clients decide by it what to do. Other clients do not get it."""
         self.request_id: str | None = None
         """In the client: the gateway's `x-request-id`."""
         self.upstream: UpstreamError | None = None

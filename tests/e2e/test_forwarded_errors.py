@@ -34,14 +34,20 @@ LIMITS = {
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_forwarded_error_keeps_status_type_message_and_rate_limits(
+def test_forwarded_error_keeps_status_type_message_details_and_rate_limits(
     gateway_without_retries: Gateway, provider_b: FakeProvider, status: int, kind: str, stream: bool
 ) -> None:
     headers = {"retry-after": "300", "request-id": "req_fake1", "x-api-key": "never", **LIMITS}
-    provider_b.plays(answer(status, anthropic_wire.error(kind, MESSAGE), headers=headers))
+    body = anthropic_wire.error(kind, MESSAGE)
+    body["error"]["details"] = {
+        "error_code": "thread_not_found",
+        "unsupported": [f"{provider_b.key} at 10.0.0.5:80", 1],
+    }
+    provider_b.plays(answer(status, body, headers=headers))
     got = gateway_without_retries.message(stream=stream)
     assert got.status == status
-    assert got.json["error"] == {"type": kind, "message": MESSAGE}
+    details = {"error_code": "thread_not_found", "unsupported": ["[…] at […]", 1]}
+    assert got.json["error"] == {"type": kind, "message": MESSAGE, "details": details}
     assert got.json["request_id"] == got.headers["request-id"] != "req_fake1"
     assert {name: got.headers[name] for name in ("retry-after", *LIMITS)} == {"retry-after": "300", **LIMITS}
     assert [value for name, value in got.header_list if name == "retry-after"] == ["300"]

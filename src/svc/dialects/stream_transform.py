@@ -13,7 +13,7 @@ from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTem
 from svc.dialects.upstream_errors import (
     decode_error_message,
     map_upstream_error,
-    redact_key,
+    redact_error,
     truncated_response_error,
 )
 from svc.errors import ProviderFailed, SvcError
@@ -168,7 +168,7 @@ class StreamTransform:
         self.passthrough_template = None
         error = self._map(error)
         self.error = error.strip_traceback()
-        error.message = redact_key(error.message, self.api_key)
+        redact_error(error, self.api_key)
         return self._encode_error(error)
 
     def _end_stream(self, remainder: bytes) -> bytes:

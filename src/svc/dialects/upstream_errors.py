@@ -12,6 +12,8 @@ from svc.wire.chat import StreamError
 
 MAX_UPSTREAM_MESSAGE_CHARS: Final = 1000
 """Maximum length of an upstream's message. The rest is truncated."""
+MAX_UPSTREAM_DETAILS: Final = 32
+"""Maximum number of fields or items of one level of an error's `details`, and of characters of a field's name."""
 MIN_REDACTED_KEY_CHARS: Final = 6
 """Minimum length of a key that is redacted. A shorter one is no secret, and could be a part of any word."""
 
@@ -71,6 +73,27 @@ def _redact_match(match: re.Match[str]) -> str:
 def redact_key(message: str, api_key: str) -> str:
     """Return the message without the provider's key."""
     return message.replace(api_key, "[…]") if len(api_key) >= MIN_REDACTED_KEY_CHARS else message
+
+
+def redact_error(error: SvcError, api_key: str) -> None:
+    """Remove the provider's key from an error."""
+    error.message = redact_key(error.message, api_key)
+    if error.upstream is not None and error.upstream.details is not None:
+        error.upstream.details = sanitize_details(error.upstream.details, api_key)
+
+
+def sanitize_details(value: Any, api_key: str = "", depth: int = 0) -> Any:
+    """Return the `details` of an upstream's error without keys and addresses, at up to four levels."""
+    if isinstance(value, str):
+        return redact_key(sanitize_message(value), api_key)
+    if isinstance(value, dict | list) and depth > 3:
+        return None
+    if isinstance(value, list):
+        return [sanitize_details(item, api_key, depth + 1) for item in value[:MAX_UPSTREAM_DETAILS]]
+    if isinstance(value, dict):
+        items = list(value.items())[:MAX_UPSTREAM_DETAILS]
+        return {name[:MAX_UPSTREAM_DETAILS]: sanitize_details(item, api_key, depth + 1) for name, item in items}
+    return value
 
 
 def decode_error_message(raw: bytes) -> str | None:

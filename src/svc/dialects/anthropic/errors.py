@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from svc.dialects.upstream_errors import sanitize_details
 from svc.errors import (
     AuthenticationFailed,
     InvalidRequest,
@@ -63,15 +64,16 @@ def decode_upstream_error(status: int, headers: Mapping[bytes, bytes], raw: byte
         for name, value in headers.items()
         if name == b"retry-after" or name.startswith(_RATE_LIMIT_HEADER_PREFIX)
     }
+    error = decode_error_object(raw)
     type_name, default_type = (
-        extract_error_type(decode_error_object(raw)),
+        extract_error_type(error),
         _STATUS_ERROR_TYPES.get(status, "invalid_request_error"),
     )
     if not type_name or (
         status in _STATUS_ERROR_TYPES and type_name in _STATUS_ERROR_TYPES.values()
     ):  # a type that belongs to another status
         type_name = default_type
-    return UpstreamError(status, type_name, forwarded_headers)
+    return UpstreamError(status, type_name, forwarded_headers, extract_details(error))
 
 
 def decode_error_object(raw: bytes) -> Any:
@@ -86,6 +88,12 @@ def extract_error_type(error: Any) -> str:
     """Return the type in an upstream's error object if it is a single word."""
     type_name = error.get("type") if isinstance(error, dict) else None
     return type_name if isinstance(type_name, str) and _ERROR_TYPE_PATTERN.fullmatch(type_name) else ""
+
+
+def extract_details(error: Any) -> dict[str, Any] | None:
+    """Return the `details` of an upstream's error object, by which the SDKs decide how to continue, or None."""
+    details = error.get("details") if isinstance(error, dict) else None
+    return sanitize_details(details) if isinstance(details, dict) else None
 
 
 def error_type(error: SvcError) -> str:
@@ -107,7 +115,11 @@ def encode_error_event(error: SvcError, request_id: str = "") -> bytes:
 
 
 def _error_body(error: SvcError) -> dict[str, object]:
-    return {"type": "error", "error": {"type": error_type(error), "message": _name_field(error)}}
+    body: dict[str, object] = {"type": error_type(error), "message": _name_field(error)}
+    details = error.details if error.upstream is None else error.upstream.details
+    if details is not None:
+        body["details"] = details
+    return {"type": "error", "error": body}
 
 
 def _name_field(error: SvcError) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from svc.dialects.anthropic.documents import decode_document
-from svc.dialects.anthropic.request_rules import check_hints, check_thinking, check_tool_names
+from svc.dialects.anthropic.request_rules import check_hints, check_thinking, check_tool_names, reject_thread
 from svc.dialects.anthropic.translation_schema import (
     Citations,
     ImageSource,
@@ -59,6 +59,7 @@ _TOOL_CHOICE_MODES: Final[dict[str, Literal["auto", "none", "required", "tool"]]
 def decode_request(raw: bytes) -> ChatRequest:
     """Decode a request. Raises InvalidRequest with the field, also for features that only this dialect has."""
     fields = decode_client_object(raw)
+    reject_thread(fields.get("thread"))
     body = convert_client_value(fields, RequestFields, "")
     check_hints(fields)
     messages = [_decode_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]

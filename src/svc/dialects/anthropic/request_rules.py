@@ -25,6 +25,17 @@ def check_hints(fields: dict[str, Any]) -> None:
     check_cache_control(convert_client_value(fields, HintFields, "").cache_control, "")
 
 
+def reject_thread(thread: Any) -> None:
+    """Raise InvalidRequest if the conversation is kept by the provider. A request then lacks its earlier messages.
+
+    The details make Anthropic's SDKs send the whole conversation (`lib/threads` of anthropic-sdk-python, 2.14).
+    """
+    if thread is not None:
+        message = "The provider of this model keeps no threads: send the whole conversation in `messages`."
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["model"]}
+        raise InvalidRequest(message, param="thread", details=details)
+
+
 def check_thinking(thinking: dict[str, Any] | None, max_tokens: int, *, has_tools: bool) -> None:
     """Check `thinking`. Raises InvalidRequest.
 

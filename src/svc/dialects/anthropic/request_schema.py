@@ -40,13 +40,14 @@ class CountBody(msgspec.Struct, gc=False):
 
 
 class RoutingBody(msgspec.Struct, gc=False):
-    """`message_text` checks `system` and the content of each message."""
+    """`message_text` checks `system` and the content of each message. Only a `thread` may have no messages."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
-    messages: Annotated[list[_RoutingMessage], Meta(min_length=1)]
+    messages: list[_RoutingMessage]
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
     system: msgspec.Raw = ABSENT
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     output_config: _RoutingOutputConfig | None = None
+    thread: msgspec.Raw = ABSENT

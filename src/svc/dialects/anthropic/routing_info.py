@@ -20,6 +20,8 @@ _COUNT_DECODER: Final = msgspec.json.Decoder(CountBody)
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
     fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
+    if not fields.messages and is_null(fields.thread):  # a thread may continue without new messages
+        raise InvalidRequest("Invalid value for `messages`: expected array of length at least 1.", param="messages")
     body.has_only_text = _check_contents(fields)
     response_format = fields.output_config.format if fields.output_config is not None else None
     if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc.dialects.anthropic.errors import OVERLOADED_STATUS, encode_error_event, extract_error_type
+from svc.dialects.anthropic.errors import (
+    OVERLOADED_STATUS,
+    encode_error_event,
+    extract_details,
+    extract_error_type,
+)
 from svc.dialects.anthropic.stream_decoder import KNOWN_EVENT_TYPES, AnthropicStreamDecoder
 from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder, encode_event
 from svc.dialects.fastpath.chunk_template import learn_template
@@ -104,7 +109,10 @@ class AnthropicPassthrough(Passthrough):
         type_name = extract_error_type(body)
         if type_name and type_name not in CREDENTIAL_ERROR_CODES:
             error.upstream = UpstreamError(
-                OVERLOADED_STATUS if type_name == "overloaded_error" else error.status, type_name, {}
+                OVERLOADED_STATUS if type_name == "overloaded_error" else error.status,
+                type_name,
+                {},
+                extract_details(body),
             )
             error.message = sanitize_message(extract_message(body) or "") or error.message
         return error

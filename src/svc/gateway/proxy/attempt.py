@@ -26,7 +26,7 @@ from svc.dialects.token_estimate import (
     estimate_response_tokens,
     find_text_chunk,
 )
-from svc.dialects.upstream_errors import redact_key
+from svc.dialects.upstream_errors import redact_error
 from svc.errors import InternalError, ProviderFailed, SvcError
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import (
@@ -545,7 +545,7 @@ class Attempt(ResponseReceiver):
             self._owner.on_attempt_chunk(self, chunk, transform)
 
     def _fail(self, failure: AttemptFailure) -> None:
-        failure.error.message = redact_key(failure.error.message, self.backend.provider.key)
+        redact_error(failure.error, self.backend.provider.key)
         if self._owner is not None:
             self._owner.on_attempt_failed(self, failure)
 

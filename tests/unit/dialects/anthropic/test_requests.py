@@ -9,6 +9,7 @@ import pytest
 from tests.codecs import decode_routing_info, pass_through_request
 
 from svc.dialects import anthropic, openai
+from svc.dialects.anthropic.errors import encode_error as encode_error_body
 from svc.dialects.base import ModelProfile
 from svc.errors import InvalidRequest
 from svc.wire.chat import UpstreamOverrides
@@ -160,3 +161,19 @@ def test_openai_upstream_rejecting_max_tokens_gets_max_completion_tokens() -> No
         request, ModelProfile("o", overrides=UpstreamOverrides(rejects=("max_tokens",)))
     )
     assert json.loads(built.body)["max_completion_tokens"] == 5
+
+
+def test_decode_request_with_thread_is_rejected_with_details_for_sdks() -> None:
+    body = request_body(max_tokens=5, thread={"type": "continue", "previous_message_id": "msg_1"}, messages=[])
+    assert decode_routing_info(anthropic.dialect, body).model == "m"
+    with pytest.raises(InvalidRequest) as caught:
+        anthropic.dialect.decode_request(body)
+    assert caught.value.param == "thread"
+    error = json.loads(encode_error_body(caught.value, "req_1"))["error"]
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["model"]}
+
+
+def test_routing_info_without_messages_and_thread_is_rejected() -> None:
+    with pytest.raises(InvalidRequest, match="at least 1") as caught:
+        decode_routing_info(anthropic.dialect, request_body(max_tokens=5, messages=[], thread=None))
+    assert caught.value.param == "messages"
