@@ -10,7 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.e2e.harness import HI, Gateway, run
+from tests.e2e.harness import GPT, HI, KEY, Gateway, provider_environment, run
 from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, sse
@@ -27,6 +27,34 @@ api_key_env = "ACME_API_KEY"
 models = [{{ id = "acme-large" }}]
 """
 
+ENDPOINT = '''
+"""`POST /v1/tones`: chat completions under another path, with a codec of its own."""
+
+import json
+
+from svc.dialects import openai
+from svc.dialects.base import EncodedRequest, EncodedResponse
+from svc.dialects.chat_codec import ChatEndpoint
+from svc.dialects.endpoint import Codec
+from svc.dialects.openai.routing_info import decode_routing_info
+
+
+class ToneCodec(Codec):
+    def encode_request(self, body, routing_info, profile, decode):
+        return EncodedRequest(json.dumps({**json.loads(body.raw), "model": profile.model}).encode())
+
+    def decode_response(self, raw):
+        return EncodedResponse(raw, None, "stop", json.loads(raw)["model"])
+
+
+class Tones(ChatEndpoint):
+    def decode_routing_info(self, body):
+        return decode_routing_info(body)
+
+
+endpoint = Tones("/v1/tones", openai.dialect, ToneCodec("/chat/completions"))
+'''
+
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
@@ -40,6 +68,8 @@ def packages(tmp_path: Path) -> Path:
     lines = [
         f"[{group}]\n" + "".join(f"{name} = {module}\n" for name, module in groups[group].items()) for group in groups
     ]
+    lines.append("[svc.gateway.endpoints]\ntones = svc_acme.tones\n")
+    (folder / "svc_acme" / "tones.py").write_text(ENDPOINT)
     (info / "entry_points.txt").write_text("\n".join(lines))
     return folder
 
@@ -51,8 +81,8 @@ def acme() -> Iterator[FakeProvider]:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, packages: Path, acme: FakeProvider) -> Iterator[Gateway]:
-    env = {"PYTHONPATH": str(packages), "ACME_API_KEY": acme.key}
+def gateway(tmp_path: Path, packages: Path, acme: FakeProvider, provider_a: FakeProvider) -> Iterator[Gateway]:
+    env = {"PYTHONPATH": str(packages), "ACME_API_KEY": acme.key, **provider_environment({"A": provider_a})}
     started = Gateway(tmp_path, env=env, config=CONFIG.format(address=acme.address))
     try:
         yield started.start()
@@ -77,6 +107,12 @@ def test_plug_in_dialect_serves_json_and_streams_of_both_apis(gateway: Gateway, 
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
     assert message.content[0].text == text
     assert acme.complaints == []
+
+
+@pytest.mark.parametrize("model", ["acme-large", GPT])
+def test_plug_in_endpoint_serves_its_own_dialect_and_others(gateway: Gateway, model: str) -> None:
+    got = gateway.request("POST", "/v1/tones", {"model": model, "messages": HI}, key=KEY)
+    assert got.json["choices"][0]["message"]["content"] == openai_wire.TEXT
 
 
 def test_plug_in_dialect_decodes_the_error_of_its_provider(gateway: Gateway, acme: FakeProvider) -> None:

@@ -17,6 +17,7 @@ from svc.dialects.endpoint import Codec, Endpoint, RequestDecoder
 from svc.dialects.resume import ResumableTranslation, supports_resume
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.subclassing import mypyc_attr
 from svc.dialects.tool_names import LongNameStreamDecoder, find_long_names, restore_tool_names
 from svc.dialects.translation import MeteredTranslation, StreamTranslation
 from svc.errors import SvcError
@@ -25,6 +26,7 @@ from svc.wire.sse import KEEP_ALIVE_COMMENT
 from svc.wire.usage import TokenUsage
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TranslatingCodec(Codec):
     """Translates requests and streams through the canonical chat. Subclasses know the client's dialect."""
 
@@ -78,6 +80,7 @@ class TranslatingCodec(Codec):
         return self._upstream.encode_request(request, profile)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChatCodec(TranslatingCodec):
     """Converts for clients of one dialect. Subclasses for upstreams of that dialect forward bytes unchanged."""
 
@@ -103,6 +106,7 @@ class ChatCodec(TranslatingCodec):
         return self._client.create_stream_encoder(include_usage=routing_info.include_usage)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChatTranslation(ChatCodec):
     """Translates between two dialects. Tools whose names are too long for the upstream have shorter ones there."""
 
@@ -143,6 +147,7 @@ class _LongNameTranslation(ChatTranslation):
         return LongNameStreamDecoder(self._upstream.create_stream_decoder(), self._long_names)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChatEndpoint(Endpoint):
     """An endpoint for clients of one dialect and upstreams of any dialect."""
 

@@ -16,6 +16,7 @@ from svc.dialects.base import Dialect, EncodedRequest, EncodedResponse, ModelPro
 from svc.dialects.resume import ResumableTranslation
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import StreamTransform
+from svc.dialects.subclassing import mypyc_attr
 from svc.dialects.upstream_errors import decode_error_message
 from svc.errors import InvalidRequest, SvcError, UpstreamError
 from svc.wire.chat import ChatRequest
@@ -28,6 +29,7 @@ RequestDecoder = Callable[[], Any]
 """Returns the request in the form that the endpoint's codecs translate. Raises InvalidRequest."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Codec(ABC):
     """Converts the requests and responses of one endpoint for upstreams of one dialect."""
 
@@ -101,6 +103,7 @@ class Codec(ABC):
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Endpoint(ABC):
     """One path of the gateway that calls a model."""
 
