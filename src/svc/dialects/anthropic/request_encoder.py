@@ -106,6 +106,8 @@ def _dropped_fields(request: ChatRequest) -> list[str]:
     dropped = [] if request.source == "anthropic" else [*find_dropped_fields(request.extra), *request.omitted]
     if any(message.name is not None for message in request.messages):
         dropped.append("messages[].name")
+    if any(_is_empty(message) for message in request.messages):
+        dropped.append("messages[].content")
     if request.source == "openai" and any(
         isinstance(part, ThinkingPart) and not part.signature for message in request.messages for part in message.parts
     ):
@@ -133,6 +135,11 @@ def _is_system(message: ChatMessage) -> bool:
     return message.role in ("system", "developer")
 
 
+def _is_empty(message: ChatMessage) -> bool:
+    """Return whether a user message has only empty text, which the API rejects. It is left out."""
+    return message.role == "user" and all(isinstance(part, TextPart) and not part.text for part in message.parts)
+
+
 def _has_turns(request: ChatRequest) -> bool:
     """Return whether there is a message besides system messages."""
     return any(not _is_system(message) for message in request.messages)
@@ -154,8 +161,17 @@ def _encode_messages(request: ChatRequest) -> list[dict[str, Any]]:
     if not merged:
         raise InvalidRequest("`messages` must have at least one message with content.", param="messages")
     if merged[-1][0] == "assistant":
+        _check_last_turn(request.messages)
         _trim_trailing_whitespace(merged[-1][1])
     return [{"role": role, "content": _encode_content(blocks)} for role, blocks in merged]
+
+
+def _check_last_turn(messages: list[ChatMessage]) -> None:
+    """Raise InvalidRequest if empty user messages are last. Without them, the model would continue its own message."""
+    index = max([index for index, message in enumerate(messages) if not _is_system(message)])
+    if messages[index].role == "user":
+        path = f"messages[{index}].content"
+        raise InvalidRequest(f"`{path}` is empty. The provider of this model needs text here.", param=path)
 
 
 def _trim_trailing_whitespace(blocks: list[dict[str, Any]]) -> None:

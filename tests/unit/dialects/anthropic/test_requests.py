@@ -177,3 +177,14 @@ def test_routing_info_without_messages_and_thread_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="at least 1") as caught:
         decode_routing_info(anthropic.dialect, request_body(max_tokens=5, messages=[], thread=None))
     assert caught.value.param == "messages"
+
+
+def test_encode_request_empty_user_message_is_named_or_rejected() -> None:
+    turns = [USER, {"role": "assistant", "content": "yo"}]
+    empty = {"role": "user", "content": [{"type": "text", "text": ""}]}
+    body, dropped = encode(messages=[*turns, empty, USER])
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    assert dropped == ("messages[].content",)
+    error = encode_error(messages=[*turns, empty, {"role": "system", "content": "be brief"}])
+    assert error.param == "messages[2].content"
+    assert encode(messages=turns)[0]["messages"][-1] == turns[-1]
