@@ -123,7 +123,10 @@ def decode_error_param(raw: bytes) -> str | None:
 
 
 def extract_message(body: Any, depth: int = 0) -> str | None:
-    """Return the first text among `message`, `error`, `detail` and `msg`, at up to four levels."""
+    """Return the first text among `message`, `error`, `detail` and `msg`, at up to four levels.
+
+    An error of validation has the path of its field in `loc`, such as `["body", "verbosity"]`.
+    """
     if isinstance(body, str):
         return body
     if depth > 4:
@@ -133,8 +136,15 @@ def extract_message(body: Any, depth: int = 0) -> str | None:
     if isinstance(body, dict):
         for key in ("message", "error", "detail", "msg"):
             if body.get(key) and (message := extract_message(body[key], depth + 1)):
-                return message
+                location = body.get("loc") if key == "msg" else None
+                return _join_location(location) + message if isinstance(location, list) else message
     return None
+
+
+def _join_location(location: list[Any]) -> str:
+    """Return the path of a field for the beginning of a message, or an empty string."""
+    path = ".".join([str(name)[:100] for name in location[:10] if name != "body"])
+    return f"`{path}`: " if path else ""
 
 
 def map_upstream_error(error: Any) -> SvcError:

@@ -4,6 +4,7 @@ import pytest
 
 from svc.dialects.upstream_errors import (
     MAX_UPSTREAM_MESSAGE_CHARS,
+    decode_error_message,
     from_stream_error,
     map_upstream_error,
     sanitize_message,
@@ -46,3 +47,11 @@ def test_stream_error_rate_limit_is_attributed_to_upstream() -> None:
     error = from_stream_error(to_stream_error(map_upstream_error({"type": "rate_limit_error", "message": "slow down"})))
     assert isinstance(error, RateLimited)
     assert (error.message, error.limit) == ("slow down", "upstream")
+
+
+def test_decode_error_message_of_validation_names_the_field() -> None:
+    missing = b'{"type":"extra_forbidden","loc":["body","messages",0,"name"],"msg":"Extra inputs are not permitted"}'
+    expected = "`messages.0.name`: Extra inputs are not permitted"
+    assert decode_error_message(b'{"object":"error","message":{"detail":[%b]}}' % missing) == expected
+    assert decode_error_message(b'{"detail":[%b]}' % missing) == expected
+    assert decode_error_message(b'{"detail":[{"loc":["body"],"msg":"Invalid JSON"}]}') == "Invalid JSON"

@@ -104,7 +104,7 @@ def test_passthrough_malformed_response_raises_provider_failed(raw: bytes) -> No
     [
         (b'{"error":{"message":"a"}}', "a"),
         (b'{"error":"b"}', "b"),
-        (b'{"object":"error","message":{"detail":[{"loc":["x"],"msg":"c"}]}}', "c"),
+        (b'{"object":"error","message":{"detail":[{"loc":["x"],"msg":"c"}]}}', "`x`: c"),
         (b'{"detail":"key sk-abcdefghij is wrong"}', "key […] is wrong"),
         (b"<html>", None),
         (b"\xff", None),

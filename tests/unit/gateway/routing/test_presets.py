@@ -185,3 +185,13 @@ def test_presets_file_documents_each_preset_with_its_source() -> None:
     for block in text.split("[[presets]]")[:-1]:
         assert block.rstrip().rpartition("\n")[2].startswith("# https://"), block[-80:]
     assert len(tomllib.loads(text)["presets"]) == len(PRESETS)
+
+
+def test_hints_of_openai_are_left_out_where_vendors_reject_them(tmp_path: Path) -> None:
+    hints = {"prompt_cache_retention", "safety_identifier", "verbosity"}
+    mistral = one(tmp_path, 'preset = "mistral"\n', {"MISTRAL_API_KEY": "secret"})
+    gemini = one(tmp_path, 'preset = "gemini"\n', {"GEMINI_API_KEY": "secret"})
+    (groq,) = build_providers(load(tmp_path, "", {"GROQ_API_KEY": "secret"}))
+    assert hints <= set(mistral.overrides.rejects)
+    assert hints | {"prompt_cache_key"} <= set(gemini.overrides.rejects) & set(groq.overrides.rejects)
+    assert not {"prompt_cache_key", "logprobs"} & set(mistral.overrides.rejects)
