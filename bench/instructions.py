@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ PLATFORM = f"{sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag}
 BATCHES, WARM = 6, 30
 REQUESTS, CHUNKS = 40, 200
 """Repetitions per batch."""
+REST_SECONDS = 2.0
 SECONDS = 90.0
 """Timeout of the start and of any step: valgrind is twenty to fifty times slower, and the machine may be busy."""
 
@@ -41,7 +43,7 @@ def name_figure(what: str) -> str:
 
 
 def instructions(folder: Path, enough: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return instructions per request and per chunk, by name and platform.
+    """Return instructions per request and per chunk, by name and platform, without those of the gateway at rest.
 
     A figure is the least of several batches. No batch follows one whose figure is at most that in `enough`.
     """
@@ -72,6 +74,8 @@ class _Counter:
         self._pid = pid
         self._folder = folder
         self._enough = enough
+        batch_of_nothing = self._count_batch(1, partial(time.sleep, REST_SECONDS))
+        self._instructions_per_second_at_rest = batch_of_nothing / REST_SECONDS
 
     def count(self, what: str, number: int, once: Callable[[], None]) -> None:
         """Add the instructions per repetition, of the batch with the fewest."""
@@ -79,27 +83,32 @@ class _Counter:
             once()
         name, least = name_figure(what), math.inf
         for _ in range(BATCHES):
-            least = min(least, _batch(self._pid, self._folder, number, once) // number)
+            least = min(least, self._measure_batch(number, once) // number)
             if least <= self._enough.get(name, 0):
                 break
         self.figures[name] = least
 
+    def _measure_batch(self, number: int, once: Callable[[], None]) -> int:
+        """Return the instructions of a batch. The busier the machine, the more of the work at rest falls into it."""
+        start = time.monotonic()
+        counted = self._count_batch(number, once)
+        return round(counted - self._instructions_per_second_at_rest * (time.monotonic() - start))
 
-def _batch(pid: int, folder: Path, number: int, once: Callable[[], None]) -> int:
-    _tell(pid, "--zero")
-    for _ in range(number):
-        once()
-    _tell(pid, "--dump")
-    counted = []
-    for path in folder.glob("callgrind.*"):
-        if path.name.endswith("-01"):  # the first thread serves
-            profile = path.read_text()
-            totals = re.findall(r"^totals: (\d+)", profile, flags=re.M)
-            counted += [int(total) - _timer_instructions(profile) for total in totals]
-        path.unlink()
-    if not counted:
-        raise RuntimeError("callgrind wrote nothing for the serving thread")
-    return counted[-1]
+    def _count_batch(self, number: int, once: Callable[[], None]) -> int:
+        _tell(self._pid, "--zero")
+        for _ in range(number):
+            once()
+        _tell(self._pid, "--dump")
+        counted = []
+        for path in self._folder.glob("callgrind.*"):
+            if path.name.endswith("-01"):  # the first thread serves
+                profile = path.read_text()
+                totals = re.findall(r"^totals: (\d+)", profile, flags=re.M)
+                counted += [int(total) - _timer_instructions(profile) for total in totals]
+            path.unlink()
+        if not counted:
+            raise RuntimeError("callgrind wrote nothing for the serving thread")
+        return counted[-1]
 
 
 def _timer_instructions(profile: str) -> int:
