@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -187,6 +188,16 @@ def test_gateway_that_ends_during_a_recording_is_reported(
         console.log_in(page, console.user_key, "Speech")
         page.get_by_role("button", name="Start the microphone").click()
         expect(page.get_by_role("log", name="Transcript")).to_contain_text("brown", timeout=WAIT)
+        console.gateway.keep_port()
         console.gateway.process.kill()
-        expect(page.get_by_role("alert")).to_contain_text("connection to the gateway was lost")
-        expect(page.get_by_role("button", name="Start the microphone")).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("The connection to the gateway was lost. Start again.")
+        console.restart()
+        with page.expect_websocket() as websocket:
+            page.get_by_role("button", name="Record again").click()
+        websocket.value.wait_for_event("framereceived", timeout=WAIT)
+        expect(page.get_by_role("log", name="Transcript")).to_contain_text("brown")
+        console.gateway.process.send_signal(signal.SIGSTOP)
+        page.get_by_role("button", name="Stop").click()
+        console.gateway.process.kill()
+        expect(page.get_by_role("alert")).to_contain_text("was lost before the end of the transcript")
+        expect(page.get_by_role("button", name="Copy")).to_be_visible()

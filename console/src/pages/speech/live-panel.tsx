@@ -25,6 +25,11 @@ export function LivePanel(
   const [state, setState] = useState<State>("idle");
   const [finals, setFinals] = useState<string[]>([]);
   const [transcript, setTranscript] = useState<Transcript>(NOTHING);
+  const latest = useRef(NOTHING);
+  const show = (next: Transcript): void => {
+    latest.current = next;
+    setTranscript(next);
+  };
   const [level, setLevel] = useState(0);
   const [error, setError] = useState("");
   const microphone = useRef<Microphone | null>(null);
@@ -52,7 +57,7 @@ export function LivePanel(
   const start = async (): Promise<void> => {
     setState("starting");
     setError("");
-    setTranscript(NOTHING);
+    show(NOTHING);
     try {
       microphone.current = await Microphone.start(({ pcm, peak }) => {
         setLevel(peak);
@@ -71,9 +76,9 @@ export function LivePanel(
       return;
     }
     live.current = new LiveTranscription(model, language, {
-      onTranscript: setTranscript,
+      onTranscript: show,
       onFinal: (text) => {
-        setTranscript(NOTHING);
+        show(NOTHING);
         if (text) {
           setFinals((previous) => [...previous, text]);
           onFinal?.(text);
@@ -83,6 +88,10 @@ export function LivePanel(
       onClose: () => {
         live.current = null;
         void stopMicrophone();
+        // The text of a recording that was cut off is never complete, and the next recording must not remove it.
+        const rest = latest.current.stable + latest.current.unstable;
+        if (rest) setFinals((previous) => [...previous, rest]);
+        show(NOTHING);
         setState("idle");
       },
     });

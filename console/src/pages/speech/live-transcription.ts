@@ -32,16 +32,20 @@ const CLOSE_REASONS: Partial<Record<string, string>> = {
 };
 
 const MAX_BUFFERED_BYTES = 320_000; // 10 s of audio
+/** The gateway replaces a worker that sends nothing for 90 s. */
+const FINISH_TIMEOUT_MILLISECONDS = 120_000;
 
 export class LiveTranscription {
   private readonly socket: WebSocket;
   private stable = "";
-  private hasFailed = false;
   private isOpened = false;
   private isReady = false;
   /** Audio from before the connection is open. */
   private early: ArrayBuffer[] = [];
-  private isClosing = false;
+  /** The reason of the end is known, or was reported. */
+  private isEnded = false;
+  private hasClosed = false;
+  private finishTimer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(model: string, language: string, private readonly callbacks: Callbacks) {
     const address = new URL("/v1/audio/transcriptions/stream", location.href);
@@ -56,11 +60,12 @@ export class LiveTranscription {
     };
     this.socket.onmessage = ({ data }: MessageEvent<string>) => this.receive(JSON.parse(data) as ServerMessage);
     this.socket.onclose = () => {
-      if (!this.isClosing && !this.hasFailed) {
-        if (this.isOpened) callbacks.onError("The connection to the gateway was lost. Start again.");
+      if (!this.isEnded) {
+        if (this.finishTimer) callbacks.onError("The connection to the gateway was lost before the end of the transcript.");
+        else if (this.isOpened) callbacks.onError("The connection to the gateway was lost. Start again.");
         else void describeRefusal().then(callbacks.onError);
       }
-      callbacks.onClose();
+      this.close();
     };
   }
 
@@ -70,8 +75,8 @@ export class LiveTranscription {
     if (this.socket.readyState !== WebSocket.OPEN && this.socket.readyState !== WebSocket.CONNECTING) return;
     const waitingBytes = this.socket.bufferedAmount + this.early.length * pcm.byteLength;
     if (waitingBytes > MAX_BUFFERED_BYTES) {
-      this.fail("The gateway does not keep up with the audio.");
-      this.socket.close();
+      this.callbacks.onError("The gateway does not keep up with the audio.");
+      this.close();
       return;
     }
     if (this.socket.readyState === WebSocket.OPEN) this.socket.send(pcm);
@@ -79,13 +84,31 @@ export class LiveTranscription {
 
   /** Ends the utterance, and closes the connection after its final text. */
   finish(): void {
-    this.isClosing = true;
     if (this.socket.readyState === WebSocket.OPEN) {
       this.send({ type: "flush" });
       this.send({ type: "close" });
+      this.waitForEnd();
     } else {
-      this.socket.close();
+      this.close();
     }
+  }
+
+  private waitForEnd(): void {
+    clearTimeout(this.finishTimer);
+    this.finishTimer = setTimeout(() => {
+      this.callbacks.onError("The gateway did not send the end of the transcript. Check the connection to it.");
+      this.close();
+    }, FINISH_TIMEOUT_MILLISECONDS);
+  }
+
+  /** Does not wait for the gateway, which may not respond any more. */
+  private close(): void {
+    this.isEnded = true;
+    clearTimeout(this.finishTimer);
+    this.socket.close();
+    if (this.hasClosed) return;
+    this.hasClosed = true;
+    this.callbacks.onClose();
   }
 
   private send(message: object): void {
@@ -93,6 +116,8 @@ export class LiveTranscription {
   }
 
   private receive(message: ServerMessage): void {
+    if (this.hasClosed) return;
+    if (this.finishTimer) this.waitForEnd();
     if (message.type === "ready") {
       this.isReady = true;
     } else if (message.type === "partial") {
@@ -104,19 +129,14 @@ export class LiveTranscription {
       this.stable = "";
       this.callbacks.onFinal(message.text);
     } else if (message.type === "error") {
-      this.fail(message.error?.message ?? message.message ?? "The gateway reported an error.");
+      this.callbacks.onError(message.error?.message ?? message.message ?? "The gateway reported an error.");
       // The session has no model: it would discard the audio.
-      if (!this.isReady) this.socket.close();
+      if (!this.isReady) this.close();
     } else { // closed
       const problem = CLOSE_REASONS[message.reason ?? ""];
-      if (problem) this.fail(problem);
-      this.isClosing = true;
+      if (problem) this.callbacks.onError(problem);
+      this.isEnded = true;
     }
-  }
-
-  private fail(message: string): void {
-    this.hasFailed = true;
-    this.callbacks.onError(message);
   }
 }
 
