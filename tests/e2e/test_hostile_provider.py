@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -13,7 +14,7 @@ from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import Gateway
 from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import Script, pause, raw, stall
+from tests.fakes.script import Script, answer, pause, raw, stall
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
@@ -98,3 +99,13 @@ def test_hostile_provider_large_chunk_extensions_are_accepted(
         raw(OK + b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
     )
     assert gateway.chat().status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_compressed_response_is_an_error_with_its_reason(
+    gateway_without_retries: Gateway, provider_a: FakeProvider, stream: bool
+) -> None:
+    provider_a.plays(answer(200, gzip.compress(b"{}"), headers={"content-encoding": "gzip"}))
+    got = gateway_without_retries.chat(stream=stream)
+    assert (got.status, got.code) == (502, "provider_error")
+    assert "Content-Encoding 'gzip'" in got.json["error"]["message"]

@@ -123,7 +123,7 @@ class InputDecoder:
             if not typed.id:
                 raise InvalidRequest(f"`{path}.id` is required.", param=f"{path}.id")
             raise InvalidRequest(
-                "Items of earlier responses are not kept: send the item itself, "
+                "Items of earlier responses are not kept: send the item itself, as clients do with `store: false`, "
                 "or set `store = true` in the table [responses] of the gateway's configuration.",
                 param=f"{path}.type",
             )

@@ -545,6 +545,12 @@ class Attempt(ResponseReceiver):
             self._owner.on_attempt_chunk(self, chunk, transform)
 
     def _fail(self, failure: AttemptFailure) -> None:
+        encoding = self.response_headers.get(b"content-encoding", b"identity").lower()
+        if encoding != b"identity" and self.http_status == 200 and isinstance(failure.error, ProviderFailed):
+            failure.error.message = (
+                f"The provider's response has the Content-Encoding {encoding[:20].decode('latin-1')!r}, which the "
+                "gateway did not ask for and cannot read."
+            )
         redact_error(failure.error, self.backend.provider.key)
         if self._owner is not None:
             self._owner.on_attempt_failed(self, failure)
