@@ -23,6 +23,7 @@ RESPONSE_SHAPING_DEFAULTS: Final[dict[str, Any]] = {
     "audio": None,
     "stop": [],
     # Anthropic's
+    "compaction": None,
     "container": None,
     "mcp_servers": [],
 }

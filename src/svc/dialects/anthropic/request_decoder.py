@@ -72,6 +72,7 @@ def decode_request(raw: bytes) -> ChatRequest:
         messages.insert(0, ChatMessage("system", _decode_parts(body.system, "system")))
     choice = body.tool_choice
     config = body.output_config or RequestOutputConfig()
+    output_format = config.format or body.output_format
     return ChatRequest(
         model=body.model,
         messages=messages,
@@ -85,7 +86,7 @@ def decode_request(raw: bytes) -> ChatRequest:
         tools=tools,
         tool_choice=_decode_tool_choice(choice, tools) if choice else None,
         parallel_tool_calls=False if choice and choice.disable_parallel_tool_use and tools else None,
-        response_format=ResponseFormat("json_schema", schema=config.format.schema) if config.format else None,
+        response_format=ResponseFormat("json_schema", schema=output_format.schema) if output_format else None,
         effort=config.effort,
         thinking=body.thinking,
         user=body.metadata.user_id if body.metadata else None,

@@ -115,6 +115,8 @@ class RequestFields(msgspec.Struct):
     thinking: dict[str, Any] | None = None
     metadata: RequestMetadata | None = None
     output_config: RequestOutputConfig | None = None
+    output_format: RequestFormat | None = None
+    """The older name of `output_config.format` (beta `structured-outputs-2025-11-13`)."""
 
 
 class ThinkingSettings(msgspec.Struct):

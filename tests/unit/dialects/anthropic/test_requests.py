@@ -188,3 +188,18 @@ def test_encode_request_empty_user_message_is_named_or_rejected() -> None:
     error = encode_error(messages=[*turns, empty, {"role": "system", "content": "be brief"}])
     assert error.param == "messages[2].content"
     assert encode(messages=turns)[0]["messages"][-1] == turns[-1]
+
+
+def test_decode_request_output_format_is_the_older_name_of_output_config_format() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    body = request_body(max_tokens=5, output_format={"type": "json_schema", "schema": schema})
+    built = openai.dialect.encode_request(anthropic.dialect.decode_request(body), ModelProfile("gpt"))
+    assert json.loads(built.body)["response_format"]["json_schema"]["schema"] == schema
+    assert built.dropped_fields == ()
+
+
+def test_encode_request_compaction_of_anthropic_is_rejected() -> None:
+    request = anthropic.dialect.decode_request(request_body(max_tokens=5, compaction={"type": "summarize"}))
+    with pytest.raises(InvalidRequest) as caught:
+        openai.dialect.encode_request(request, ModelProfile("gpt"))
+    assert caught.value.param == "compaction"

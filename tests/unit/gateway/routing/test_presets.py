@@ -188,7 +188,7 @@ def test_presets_file_documents_each_preset_with_its_source() -> None:
 
 
 def test_hints_of_openai_are_left_out_where_vendors_reject_them(tmp_path: Path) -> None:
-    hints = {"prompt_cache_retention", "safety_identifier", "verbosity"}
+    hints = {"prompt_cache_options", "prompt_cache_retention", "safety_identifier", "verbosity"}
     mistral = one(tmp_path, 'preset = "mistral"\n', {"MISTRAL_API_KEY": "secret"})
     gemini = one(tmp_path, 'preset = "gemini"\n', {"GEMINI_API_KEY": "secret"})
     (groq,) = build_providers(load(tmp_path, "", {"GROQ_API_KEY": "secret"}))
