@@ -14,6 +14,7 @@ from svc.client.config import SDK_DEFAULT_MODEL
 from svc.client.event_stream import SdkEventStream
 from svc.client.http_session import HttpSession, error_from_code, raise_stream_error
 from svc.client.request_fields import encode_request_body, select_fields, to_items
+from svc.client.structured_output import JsonSchema, parse_structured
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta, ToolCallAssembler, assistant_message
 from svc.client.transport import ClientResponse
 from svc.dialects.base import Dialect, ModelProfile, RequestBody, StreamDecoder
@@ -63,11 +64,18 @@ class ChatResult(msgspec.Struct, frozen=True):
     reasoning: str = ""
     request_id: str | None = None
     tool_calls: tuple[ChatToolCall, ...] = ()
+    schema: JsonSchema | None = None
+    """The schema of the request."""
 
     @property
     def message(self) -> dict[str, Any]:
         """Return the response as a message, for the messages of the next request."""
         return assistant_message(self.text, self.tool_calls)
+
+    @property
+    def parsed(self) -> Any:
+        """Return the value of a response with a schema. Raises ProviderFailed if the model did not follow it."""
+        return parse_structured(self.text, self.schema, self.finish_reason)
 
 
 class ChatChunk(msgspec.Struct, frozen=True):
@@ -136,7 +144,9 @@ def to_chat_usage(token_usage: TokenUsage | None) -> ChatUsage | None:
     return ChatUsage(token_usage.prompt_tokens, token_usage.completion_tokens, total)
 
 
-def decode_result(backend: ChatBackend, response: ClientResponse, body: bytes) -> ChatResult:
+def decode_result(
+    backend: ChatBackend, response: ClientResponse, body: bytes, schema: JsonSchema | None = None
+) -> ChatResult:
     """Decode a complete response. Raises GatewayFailed if it is not a chat completion."""
     try:
         decoded = backend.dialect.decode_response(body)
@@ -154,14 +164,22 @@ def decode_result(backend: ChatBackend, response: ClientResponse, body: bytes) -
         tool_calls=tuple(
             ChatToolCall(part.id, part.name, part.arguments) for part in decoded.parts if isinstance(part, ToolCall)
         ),
+        schema=schema,
     )
 
 
 class ChatResponseStream(SdkEventStream[ChatChunk]):
     """A streamed response. `next` returns the chunks that are not empty."""
 
-    def __init__(self, session: HttpSession, response: ClientResponse, backend: ChatBackend) -> None:
+    def __init__(
+        self,
+        session: HttpSession,
+        response: ClientResponse,
+        backend: ChatBackend,
+        schema: JsonSchema | None = None,
+    ) -> None:
         super().__init__(session, response)
+        self.schema = schema
         self._decoder: StreamDecoder = backend.dialect.create_stream_decoder()
         self._has_finish_reason = False
         self._tool_calls = ToolCallAssembler()

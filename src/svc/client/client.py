@@ -16,6 +16,7 @@ from svc.client.base_client import (
     record_chunk,
     record_event,
 )
+from svc.client.structured_output import JsonSchema, parse_structured_stream
 from svc.client.tool_calls import assistant_message
 from svc.client.transport import run_sync
 from svc.wire.speech import Final, Partial
@@ -70,6 +71,7 @@ class Client(BaseClient):
         model: str | None = None,
         stream: Literal[False] = False,
         timeout_s: float | None = None,
+        schema: JsonSchema | None = None,
         **parameters: Any,
     ) -> ChatResult: ...
 
@@ -81,6 +83,7 @@ class Client(BaseClient):
         model: str | None = None,
         stream: Literal[True],
         timeout_s: float | None = None,
+        schema: JsonSchema | None = None,
         **parameters: Any,
     ) -> ChatStream: ...
 
@@ -92,6 +95,7 @@ class Client(BaseClient):
         model: str | None = None,
         stream: bool,
         timeout_s: float | None = None,
+        schema: JsonSchema | None = None,
         **parameters: Any,
     ) -> ChatResult | ChatStream: ...
 
@@ -102,15 +106,17 @@ class Client(BaseClient):
         model: str | None = None,
         stream: bool = False,
         timeout_s: float | None = None,
+        schema: JsonSchema | None = None,
         **parameters: Any,
     ) -> ChatResult | ChatStream:
         """Send a chat request. A string is one user message. `parameters` are request fields such as `max_tokens`.
 
-        `timeout_s` limits the whole call, in seconds. Raises SvcError.
+        `timeout_s` limits the whole call, in seconds. `schema` is the JSON schema of the response, and `parsed` of the
+        result then has the value. Raises SvcError.
         """
         if stream:
-            return ChatStream(run_sync(self._core.stream(messages, model, timeout_s, parameters)))
-        return run_sync(self._core.chat(messages, model, timeout_s, parameters))
+            return ChatStream(run_sync(self._core.stream(messages, model, timeout_s, schema, parameters)))
+        return run_sync(self._core.chat(messages, model, timeout_s, schema, parameters))
 
     def embed(
         self,
@@ -177,15 +183,23 @@ class Client(BaseClient):
             return ResponseStream(run_sync(self._core.stream_responses(input, model, timeout_s, parameters)))
         return run_sync(self._core.responses(input, model, timeout_s, parameters))
 
-    def models(self) -> list[ModelInfo]:
-        """Return the models that the key may use. Raises SvcError."""
-        return run_sync(self._core.models())
+    def models(self, *, timeout_s: float | None = None) -> list[ModelInfo]:
+        """Return the models that the key may use. `timeout_s` limits the whole call, in seconds. Raises SvcError."""
+        return run_sync(self._core.models(timeout_s))
 
     def transcribe(
-        self, audio: str | os.PathLike[str] | bytes, *, model: str | None = None, language: str | None = None
+        self,
+        audio: str | os.PathLike[str] | bytes,
+        *,
+        model: str | None = None,
+        language: str | None = None,
+        timeout_s: float | None = None,
     ) -> Transcript:
-        """Transcribe a WAV file, given as a path or as bytes. Raises SvcError."""
-        return run_sync(self._core.transcribe(audio, model, language))
+        """Transcribe a WAV file, given as a path or as bytes.
+
+        `timeout_s` limits the whole call, in seconds. Raises SvcError.
+        """
+        return run_sync(self._core.transcribe(audio, model, language, timeout_s))
 
     @overload
     def speak(
@@ -197,6 +211,7 @@ class Client(BaseClient):
         format: str = "wav",
         speed: float | None = None,
         stream: Literal[False] = False,
+        timeout_s: float | None = None,
         **parameters: Any,
     ) -> bytes: ...
 
@@ -210,6 +225,7 @@ class Client(BaseClient):
         format: str = "wav",
         speed: float | None = None,
         stream: Literal[True],
+        timeout_s: float | None = None,
         **parameters: Any,
     ) -> SpeechStream: ...
 
@@ -223,6 +239,7 @@ class Client(BaseClient):
         format: str = "wav",
         speed: float | None = None,
         stream: bool,
+        timeout_s: float | None = None,
         **parameters: Any,
     ) -> bytes | SpeechStream: ...
 
@@ -235,18 +252,20 @@ class Client(BaseClient):
         format: str = "wav",
         speed: float | None = None,
         stream: bool = False,
+        timeout_s: float | None = None,
         **parameters: Any,
     ) -> bytes | SpeechStream:
         """Speak a text, and return the audio. With `stream`, return its chunks while it is made.
 
         Without `model`, a voice of the gateway's machine speaks, else the first speech model. `format` is `wav`, `mp3`,
         `opus`, `flac` or `pcm` (16-bit mono samples at 24 kHz). `speed` is a factor. `parameters` are further request
-        fields. A streamed WAV does not state its length. Raises SvcError, also if the audio is interrupted.
+        fields. A streamed WAV does not state its length. `timeout_s` limits the whole call, in seconds. Raises
+        SvcError, also if the audio is interrupted.
         """
         fields = parameters if speed is None else {"speed": speed, **parameters}
         if stream:
-            return SpeechStream(run_sync(self._core.speak_stream(text, model, voice, format, fields)))
-        return run_sync(self._core.speak(text, model, voice, format, fields))
+            return SpeechStream(run_sync(self._core.speak_stream(text, model, voice, format, timeout_s, fields)))
+        return run_sync(self._core.speak(text, model, voice, format, timeout_s, fields))
 
     def live(
         self,
@@ -298,11 +317,17 @@ class ChatStream(Iterator["ChatChunk"]):
         self.tool_calls = stream.tool_calls
         self.request_id = stream.request_id
         self.provider = stream.provider
+        self._schema = stream.schema
 
     @property
     def message(self) -> dict[str, Any]:
         """Return the response as a message, for the messages of the next request. Use it after the end."""
         return assistant_message(self.text, self.tool_calls)
+
+    @property
+    def parsed(self) -> Any:
+        """Return the value of a response with a schema, after the end. Raises SvcError as `ChatResult.parsed` does."""
+        return parse_structured_stream(self.text, self._schema, self.finish_reason)
 
     def __next__(self) -> ChatChunk:
         return record_chunk(self, self._stream, run_sync(self._stream.next()), StopIteration)

@@ -15,8 +15,9 @@ from svc.client.address import resolve_gateway_url
 from svc.client.config import SDK_DEFAULT_MODEL, current_config, normalize_api_key
 from svc.client.discovery import find_gateway, read_local_api_key, state_folder
 from svc.client.http_session import HttpSession, SessionTimeouts, add_request_id
+from svc.client.structured_output import JsonSchema, add_schema
 from svc.client.transcripts import TRANSCRIPTIONS_PATH, Transcript, read_transcript
-from svc.client.transport import ClientTransport
+from svc.client.transport import ClientResponse, ClientTransport
 from svc.errors import GatewayFailed, InvalidRequest, ModelNotFound, UsageError
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 from svc.wire.synthesis import complete_wav_sizes
@@ -108,32 +109,44 @@ class ClientCore:
     # chat
 
     async def chat(
-        self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
+        self,
+        messages: Messages,
+        model: str | None,
+        timeout_s: float | None,
+        schema: JsonSchema | None,
+        parameters: Mapping[str, Any],
     ) -> ChatResult:
         """Return a complete response."""
-        chat_module = _load_chat_module()
+        chat_module, fields = _load_chat_module(), add_schema(parameters, schema)
 
         async def send(chosen_model: str | None, timeout: float | None) -> ChatResult:
             backend = self._backend(chosen_model)
-            request = chat_module.build_request(backend, messages, parameters, stream=False)
+            request = chat_module.build_request(backend, messages, fields, stream=False)
             response, body = await self.session.fetch("POST", request.path, request.body, request.headers, timeout)
             with add_request_id(response):
-                result: ChatResult = chat_module.decode_result(backend, response, body)
+                result: ChatResult = chat_module.decode_result(backend, response, body, schema)
             return result
 
         return await self._with_offered_model(send, model, None, timeout_s)
 
     async def stream(
-        self, messages: Messages, model: str | None, timeout_s: float | None, parameters: Mapping[str, Any]
+        self,
+        messages: Messages,
+        model: str | None,
+        timeout_s: float | None,
+        schema: JsonSchema | None,
+        parameters: Mapping[str, Any],
     ) -> ChatResponseStream:
         """Return a streamed response."""
-        chat_module = _load_chat_module()
+        chat_module, fields = _load_chat_module(), add_schema(parameters, schema)
 
         async def send(chosen_model: str | None, timeout: float | None) -> ChatResponseStream:
             backend = self._backend(chosen_model)
-            request = chat_module.build_request(backend, messages, parameters, stream=True)
+            request = chat_module.build_request(backend, messages, fields, stream=True)
             response = await self.session.open("POST", request.path, request.body, request.headers, timeout)
-            response_stream: ChatResponseStream = chat_module.ChatResponseStream(self.session, response, backend)
+            response_stream: ChatResponseStream = chat_module.ChatResponseStream(
+                self.session, response, backend, schema
+            )
             return response_stream
 
         return await self._with_offered_model(send, model, None, timeout_s)
@@ -239,7 +252,7 @@ class ClientCore:
             return decode_models(body)
 
     async def transcribe(
-        self, audio: str | os.PathLike[str] | bytes, model: str | None, language: str | None
+        self, audio: str | os.PathLike[str] | bytes, model: str | None, language: str | None, timeout_s: float | None
     ) -> Transcript:
         """Transcribe a WAV file."""
         if isinstance(audio, bytes | bytearray | memoryview):
@@ -252,33 +265,56 @@ class ClientCore:
         fields = {"model": model, "language": language, "response_format": "json", "stream": "true"}
         body = _encode_multipart({name: value for name, value in fields.items() if value}, data, boundary)
         headers = {"content-type": f"multipart/form-data; boundary={boundary}", "accept": "text/event-stream"}
-        return await read_transcript(self.session, await self.session.open("POST", TRANSCRIPTIONS_PATH, body, headers))
+        response = await self.session.open("POST", TRANSCRIPTIONS_PATH, body, headers, timeout_s)
+        return await read_transcript(self.session, response)
 
     async def speak(
-        self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]
+        self,
+        text: str,
+        model: str | None,
+        voice: str | None,
+        response_format: str,
+        timeout_s: float | None,
+        parameters: Mapping[str, Any],
     ) -> bytes:
         """Return the audio of a text."""
-        body, headers = await self._speech_request(text, model, voice, response_format, parameters)
-        _, audio = await self.session.fetch("POST", "/audio/speech", body, headers)
-        return complete_wav_sizes(audio)
+        response = await self._open_speech(text, model, voice, response_format, timeout_s, parameters)
+        try:
+            with add_request_id(response):
+                return complete_wav_sizes(await self.session.read_body(response))
+        finally:
+            await response.close()
 
     async def speak_stream(
-        self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]
+        self,
+        text: str,
+        model: str | None,
+        voice: str | None,
+        response_format: str,
+        timeout_s: float | None,
+        parameters: Mapping[str, Any],
     ) -> SpeechResponseStream:
         """Return the audio of a text in chunks."""
-        body, headers = await self._speech_request(text, model, voice, response_format, parameters)
-        response = await self.session.open("POST", "/audio/speech", body, headers)
+        response = await self._open_speech(text, model, voice, response_format, timeout_s, parameters)
         stream: SpeechResponseStream = _load_speech_module().SpeechResponseStream(self.session, response)
         return stream
 
-    async def _speech_request(
-        self, text: str, model: str | None, voice: str | None, response_format: str, parameters: Mapping[str, Any]
-    ) -> tuple[bytes, dict[str, str]]:
-        speech = _load_speech_module()
+    async def _open_speech(
+        self,
+        text: str,
+        model: str | None,
+        voice: str | None,
+        response_format: str,
+        timeout_s: float | None,
+        parameters: Mapping[str, Any],
+    ) -> ClientResponse:
+        speech, model, start = _load_speech_module(), model or self._speech_model, time.monotonic()
         if model is None:
-            model = self._speech_model = self._speech_model or speech.choose_speech_model(await self.models())
+            model = self._speech_model = speech.choose_speech_model(await self.models(timeout_s))
+            timeout_s = _remaining(timeout_s, start)
         body: bytes = speech.build_speech_request(text, model, voice, response_format, parameters)
-        return body, {"content-type": "application/json", "accept": "*/*"}
+        headers = {"content-type": "application/json", "accept": "*/*"}
+        return await self.session.open("POST", "/audio/speech", body, headers, timeout_s)
 
     async def live(self, config: Mapping[str, Any], connection_options: Mapping[str, Any] | None) -> Any:
         """Open a live session and wait until it is ready. Raises SvcError."""

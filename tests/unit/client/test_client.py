@@ -175,6 +175,25 @@ def test_chat_timeout_raises_gateway_failed(call: Call, server: FakeProvider) ->
         assert time.monotonic() - started_at < 2
 
 
+@pytest.mark.parametrize(
+    ("method", "argument", "named"),
+    [
+        ("models", (), {}),
+        ("transcribe", (b"audio",), {}),
+        ("speak", ("Hi",), {"model": "m"}),
+        ("speak", ("Hi",), {"model": "m", "stream": True}),
+        ("speak", ("Hi",), {}),
+    ],
+)
+def test_call_timeout_s_limits_the_call_and_is_not_sent(
+    call: Call, server: FakeProvider, method: str, argument: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    server.plays(stall())
+    with pytest.raises(errors.GatewayFailed, match="timed out"):
+        call(method, *argument, timeout_s=0.2, **named)
+    assert b"timeout_s" not in server.requests[0].body
+
+
 def test_chat_stream_timeout_raises_gateway_failed(call: Call, server: FakeProvider) -> None:
     server.plays(sse(openai_wire.stream()[:3], end=stall()))
     with pytest.raises(errors.GatewayFailed, match="timed out"):
