@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from svc.client.core import DirectProvider, ModelInfo
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.live import LiveIteration, LiveSession
+    from svc.client.pipelines import PipelineDefinition, PipelineInput, PipelineResult, PipelineRuns
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
     from svc.client.speech import SpeechResponseStream
     from svc.client.transcripts import Transcript
@@ -287,6 +289,14 @@ class AsyncClient(BaseClient):
         bundle: Bundle = await self._core.bundle(reference)
         return bundle
 
+    def pipeline(self, definition: PipelineDefinition) -> AsyncClientPipeline:
+        """Return the pipeline of a definition: YAML, an object, or the path of a file as a `pathlib.Path`.
+
+        Provider stages call this client's gateway, unless they have a `gateway_url`. Raises UsageError with the line
+        and column.
+        """
+        return AsyncClientPipeline(plugins.load("client", "pipelines").PipelineRuns(self._core, definition))
+
     async def close(self) -> None:
         """Close the connections."""
         await self._core.close()
@@ -396,6 +406,34 @@ class AsyncSpeechStream(AsyncIterator[bytes]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stream.close()
+
+
+class AsyncClientPipeline:
+    """A pipeline whose runs are coroutines. Each run uses a thread, which finishes if the task is cancelled."""
+
+    def __init__(self, runs: PipelineRuns) -> None:
+        self._runs = runs
+        self.name = runs.name
+
+    async def run(self, input: PipelineInput) -> PipelineResult:
+        """Run all stages. The input is a text, the bytes of a WAV or image file, or the path of a file.
+
+        The first run downloads bundles that are missing. A path is a `pathlib.Path`, and a string is always a text.
+        Raises PipelineFailed that names the stage, and UsageError for an input of another kind.
+        """
+        return await asyncio.to_thread(self._runs.run, input)
+
+    async def close(self) -> None:
+        """Release the models of the stages. The client stays open."""
+        await asyncio.to_thread(self._runs.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class AsyncLive(AsyncIterator[Partial | Final]):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from svc.client.core import DirectProvider, ModelInfo
     from svc.client.embeddings import EmbeddingInput, EmbeddingResult
     from svc.client.live import LiveIteration, LiveSession
+    from svc.client.pipelines import PipelineDefinition, PipelineInput, PipelineResult, PipelineRuns
     from svc.client.responses import ResponseEventStream, ResponseInput, ResponseResult, ResponseStreamEvent
     from svc.client.speech import SpeechResponseStream
     from svc.client.transcripts import Transcript
@@ -288,6 +289,14 @@ class Client(BaseClient):
         bundle: Bundle = run_sync(self._core.bundle(reference))
         return bundle
 
+    def pipeline(self, definition: PipelineDefinition) -> ClientPipeline:
+        """Return the pipeline of a definition: YAML, an object, or the path of a file as a `pathlib.Path`.
+
+        Provider stages call this client's gateway, unless they have a `gateway_url`. Raises UsageError with the line
+        and column.
+        """
+        return ClientPipeline(plugins.load("client", "pipelines").PipelineRuns(self._core, definition, self))
+
     def close(self) -> None:
         """Close the connections."""
         run_sync(self._core.close())
@@ -397,6 +406,34 @@ class SpeechStream(Iterator[bytes]):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         run_sync(self._stream.close())
+
+
+class ClientPipeline:
+    """A pipeline. `run` may be called repeatedly, and from several threads. Use it as a context manager."""
+
+    def __init__(self, runs: PipelineRuns) -> None:
+        self._runs = runs
+        self.name = runs.name
+
+    def run(self, input: PipelineInput) -> PipelineResult:
+        """Run all stages. The input is a text, the bytes of a WAV or image file, or the path of a file.
+
+        The first run downloads bundles that are missing. A path is a `pathlib.Path`, and a string is always a text.
+        Raises PipelineFailed that names the stage, and UsageError for an input of another kind.
+        """
+        return self._runs.run(input)
+
+    def close(self) -> None:
+        """Release the models of the stages. The client stays open."""
+        self._runs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runs.close()
 
 
 class Live(Iterator[Partial | Final]):

@@ -57,7 +57,7 @@ class HttpSession:
         self.transport = transport
         self.headers = {"user-agent": "svc", **headers}
         self.is_gateway = server_kind == "gateway"
-        self._retries, self._server_kind = retries, server_kind
+        self.retries, self._server_kind = retries, server_kind
         self._breaker = ClientCircuitBreaker(server_kind=server_kind)
 
     async def fetch(
@@ -94,12 +94,12 @@ class HttpSession:
         deadline = time.monotonic() + (total_timeout or 0) if is_limited else math.inf
         request = ClientRequest(method, self.base_url + path, {**self.headers, **(headers or {})}, body)
         timeouts = RequestTimeouts(self.timeouts.connect, self.timeouts.idle, deadline)
-        for attempt in range(self._retries + 1):
+        for attempt in range(self.retries + 1):
             self._breaker.raise_if_open()
             outcome, wait = await self._attempt(request, timeouts, attempt)
             if not isinstance(outcome, SvcError):
                 return outcome
-            if wait is None or attempt == self._retries or time.monotonic() + wait >= deadline:
+            if wait is None or attempt == self.retries or time.monotonic() + wait >= deadline:
                 raise outcome
             await self.transport.sleep(wait)
         raise AssertionError("unreachable: the last attempt raises")

@@ -79,6 +79,12 @@ class Pipeline(msgspec.Struct, frozen=True):
     """
 
 
+def with_registry(pipeline: Pipeline, url: str) -> Pipeline:
+    """Return the pipeline with the server of its registry."""
+    location = msgspec.structs.replace(pipeline.registry, remote=RemoteRegistry(url))
+    return msgspec.structs.replace(pipeline, registry=location)
+
+
 NodeParser = Callable[[yaml.Node], Any]
 
 

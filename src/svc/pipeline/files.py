@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import warnings
@@ -42,14 +43,34 @@ def read_standard_input(kind: DataKind) -> StageChunk:
     data = sys.stdin.buffer.read(MAX_PIPELINE_INPUT_BYTES + 1)
     if len(data) > MAX_PIPELINE_INPUT_BYTES:
         raise UsageError(f"Standard input is larger than {MAX_PIPELINE_INPUT_BYTES >> 20} MiB.")
+    return _decode_input(data, kind, "Standard input")
+
+
+def convert_input(value: str | bytes | os.PathLike[str], kind: DataKind) -> StageChunk:
+    """Return the input of a program: a text, the bytes of a file, or the path of a file. Raises UsageError."""
+    if isinstance(value, str):
+        if kind != "text":
+            raise UsageError(f"This pipeline takes {kind}. Pass the bytes of a file, or its path as a pathlib.Path.")
+        if not value.strip():
+            raise UsageError("The input is empty.")
+        return value
+    if isinstance(value, os.PathLike):
+        path = Path(value)
+        return _decode_input(_read_file(str(path), path if path.is_file() else None, kind), kind, str(path))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _decode_input(bytes(value), kind, "The input")
+    raise UsageError(f"The input is neither a text, bytes nor a path, but {type(value).__name__}.")
+
+
+def _decode_input(data: bytes, kind: DataKind, source: str) -> StageChunk:
     if kind == "audio":
-        return _parse_audio(data, "Standard input")
+        return _parse_audio(data, source)
     if kind == "image":
         return ImageFile(data)
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise UsageError("Standard input is not UTF-8 text, which this pipeline requires.") from None
+        raise UsageError(f"{source} is not UTF-8 text, which this pipeline requires.") from None
     if not text.strip():
         raise UsageError("The input is empty.")
     return text
@@ -142,6 +163,14 @@ def write_chunks(chunks: Sequence[StageChunk], path: Path) -> None:
         if path.is_file() and not path.is_symlink():
             path.unlink()
         raise
+
+
+def join_output(chunks: Sequence[StageChunk]) -> tuple[str, bytes | None]:
+    """Return the text of a stage, or its audio as a WAV file."""
+    audio_chunks = [chunk for chunk in chunks if isinstance(chunk, AudioChunk)]
+    return "".join(chunk for chunk in chunks if isinstance(chunk, str)), encode_wav(
+        audio_chunks
+    ) if audio_chunks else None
 
 
 def encode_wav(audio_chunks: Sequence[AudioChunk]) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from svc.client.client import Client
 from svc.errors import InternalError, SvcError
 from svc.pipeline.definition import DataKind, Pipeline
 from svc.pipeline.plan import PreparedStage, StageError, close_stages, prepare_stages
@@ -75,14 +76,21 @@ StageListener = Callable[[str, str, StageChunk | None], None]
 class Orchestrator:
     """A prepared pipeline. Can run repeatedly and from several threads. Use it as a context manager."""
 
-    def __init__(self, pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, environ: Mapping[str, str], report: Any = None, client: Client | None = None
+    ) -> None:
+        """`client` calls the models of provider stages that have no `gateway_url`. The caller closes it."""
         self.pipeline = pipeline
-        self._prepared_stages = prepare_stages(pipeline, environ, report)
+        self._prepared_stages = prepare_stages(pipeline, environ, report, client)
 
     def __enter__(self) -> Orchestrator:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the resources of the stages."""
         close_stages(self._prepared_stages)
 
     @property

@@ -20,6 +20,7 @@ from svc.bundles.metadata import BundleMetadata
 from svc.bundles.platform import compatible_platforms
 from svc.bundles.reference import describe_yanked, list_other_platforms, parse_reference, select_entry
 from svc.client import bundles
+from svc.client.client import Client
 from svc.client.config import current_config
 from svc.errors import BundleNotFound, PipelineFailed, RegistryFailed, SvcError
 from svc.pipeline.definition import DataKind, Pipeline, RegistryLocation, Stage
@@ -73,14 +74,19 @@ def bundle_options(
     )
 
 
-def prepare_stages(pipeline: Pipeline, environ: Mapping[str, str], report: Any = None) -> tuple[PreparedStage, ...]:
-    """Prepare every stage. Raises StageError for the stage that cannot be prepared."""
+def prepare_stages(
+    pipeline: Pipeline, environ: Mapping[str, str], report: Any = None, client: Client | None = None
+) -> tuple[PreparedStage, ...]:
+    """Prepare every stage. Raises StageError for the stage that cannot be prepared.
+
+    `client` calls the models of provider stages that have no `gateway_url`.
+    """
     options = bundle_options(pipeline.registry, environ, report)
     prepared: list[PreparedStage] = []
     try:
         for stage in pipeline.stages:
             runner: StageRunner = _with_stage_error(
-                stage.id, partial(_create_runner, stage, pipeline.registry, options, environ)
+                stage.id, partial(_create_runner, stage, pipeline.registry, options, environ, client)
             )
             prepared.append(PreparedStage(stage.id, runner))
         current_kind = pipeline.input
@@ -107,10 +113,14 @@ def _with_stage_error(stage_id: str, action: Callable[[], Any]) -> Any:
 
 
 def _create_runner(
-    stage: Stage, registry: RegistryLocation, options: bundles.ResolveOptions, environ: Mapping[str, str]
+    stage: Stage,
+    registry: RegistryLocation,
+    options: bundles.ResolveOptions,
+    environ: Mapping[str, str],
+    client: Client | None,
 ) -> StageRunner:
     if stage.target == "integration":
-        runner: StageRunner = plugins.load("pipeline.stages", "provider").make(stage, environ)
+        runner: StageRunner = plugins.load("pipeline.stages", "provider").make(stage, environ, client)
         return runner
     return create_bundle_runner(
         stage, retry_registry_errors(registry, lambda: bundles.resolve_bundle(stage.reference or "", options))

@@ -9,16 +9,17 @@ from typing import Any
 import svc
 from svc.client.bundles import Bundle
 from svc.client.chat import ChatChunk, ChatResult, ChatUsage
-from svc.client.client import ChatStream, Live, ResponseStream
+from svc.client.client import ChatStream, ClientPipeline, Live, ResponseStream
 from svc.client.core import ModelInfo
 from svc.client.embeddings import EmbeddingResult, EmbeddingUsage
+from svc.client.pipelines import PipelineResult, PipelineStageResult
 from svc.client.responses import ResponseResult, ResponseStreamEvent, ResponseUsage
 from svc.client.tool_calls import ChatToolCall, ChatToolCallDelta
 from svc.client.transcripts import Transcript
 from svc.wire.speech import Final, Partial
 from tests.documentation.reference.markdown import docstring, paragraph, table
 
-CLASSES = (svc.Client, ChatStream, ResponseStream, Live)
+CLASSES = (svc.Client, ChatStream, ResponseStream, Live, ClientPipeline)
 RESULTS = (
     ChatResult,
     ChatChunk,
@@ -35,6 +36,8 @@ RESULTS = (
     Partial,
     Final,
     Bundle,
+    PipelineResult,
+    PipelineStageResult,
 )
 FUNCTIONS = (svc.init, svc.set_gateway_url, svc.set_api_key)
 

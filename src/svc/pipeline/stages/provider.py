@@ -23,8 +23,13 @@ def fits(metadata: BundleMetadata) -> bool:
     return False
 
 
-def make(stage: Stage, environ: Mapping[str, str]) -> ProviderRunner:
-    """Create the runner and choose the route. Raises UsageError and InvalidRequest for an invalid address."""
+def make(stage: Stage, environ: Mapping[str, str], client: Client | None = None) -> ProviderRunner:
+    """Create the runner and choose the route. Raises UsageError and InvalidRequest for an invalid address.
+
+    `client` is used instead, unless the stage has a `gateway_url`.
+    """
+    if client is not None and not stage.options.gateway_url:
+        return ProviderRunner(stage, client, "gateway", stage.provider, owns_client=False)
     model = stage.model or ""
     provider = None
     if not stage.options.gateway_url:
@@ -67,12 +72,14 @@ class ProviderRunner:
 
     input_kind = output_kind = "text"
 
-    def __init__(self, stage: Stage, client: Client, route: Route, provider: str | None) -> None:
+    def __init__(
+        self, stage: Stage, client: Client, route: Route, provider: str | None, *, owns_client: bool = True
+    ) -> None:
         self.route: Route = route
         self.model = stage.model or ""
         self.provider = provider
         self.address = client.gateway_url
-        self._stage, self._client = stage, client
+        self._stage, self._client, self._owns_client = stage, client, owns_client
 
     def run(self, input_chunks: Iterator[StageChunk], run_info: StageRunInfo) -> Iterator[StageChunk]:
         try:
@@ -83,4 +90,5 @@ class ProviderRunner:
             raise ProviderFailed(error.message) from error
 
     def close(self) -> None:
-        self._client.close()
+        if self._owns_client:
+            self._client.close()
