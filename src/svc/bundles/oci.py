@@ -24,8 +24,14 @@ from svc.bundles import http_client
 from svc.bundles.download import DownloadState, PartialFile
 from svc.bundles.oci_credentials import OciCredentials
 from svc.bundles.reference import check_name
-from svc.errors import InvalidRequest, RegistryFailed, UsageError
-from svc.outbound_http import HTTP_ERRORS, checked_environment, create_tls_context, describe_http_error
+from svc.errors import BundleNotFound, InvalidRequest, RegistryFailed, UsageError
+from svc.outbound_http import (
+    HTTP_ERRORS,
+    checked_environment,
+    create_tls_context,
+    describe_http_error,
+    find_environment_proxy,
+)
 from svc.wire.bundle import BundleEntry, Signature
 
 BUNDLE_ARTIFACT_TYPE = "application/vnd.svc.bundle.v1"
@@ -36,6 +42,7 @@ OCI_TIMEOUT_SECONDS = 60.0
 OCI_UPLOAD_CHUNK_BYTES = 1 << 20
 MAX_OCI_MANIFEST_BYTES = 4 << 20
 MAX_TOKEN_RESPONSE_BYTES = 1 << 20
+MAX_OCI_ERROR_BYTES = 64 << 10
 MAX_OCI_REDIRECTS = 5
 
 _OCI_REFERENCE = re.compile(
@@ -57,6 +64,10 @@ class OciReference(msgspec.Struct, frozen=True):
     tag: str
     digest: str | None
 
+    def __str__(self) -> str:
+        """Return the reference without the host."""
+        return f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.tag}"
+
     @property
     def tag_or_digest(self) -> str:
         """Return the digest if there is one, else the tag. Only a digest is immutable."""
@@ -77,6 +88,15 @@ class _TokenResponse(msgspec.Struct):
 
     token: str = ""
     access_token: str = ""
+
+
+class _OciError(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+class _OciErrors(msgspec.Struct):
+    errors: list[_OciError]
 
 
 class OciManifest(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=True):
@@ -158,10 +178,15 @@ class OciRepository:
         return _oci_digest(data)
 
     def fetch_manifest(self) -> tuple[OciManifest, str]:
-        """Return the manifest and its digest, verified if the reference has one. Raises RegistryFailed."""
+        """Return the manifest and its digest, verified if the reference has one.
+
+        Raises BundleNotFound if the registry has no such tag or digest, and RegistryFailed.
+        """
         with self._request(
             "GET", f"manifests/{self._reference.tag_or_digest}", {"accept": OCI_MANIFEST_MEDIA_TYPE}
         ) as response:
+            if response.status_code == 404:
+                raise BundleNotFound(f"There is no {self._reference} at {self._reference.origin}.")
             self._check_status(response, 200)
             data = self._read(response, MAX_OCI_MANIFEST_BYTES + 1)
         digest = _oci_digest(data)
@@ -232,9 +257,8 @@ class OciRepository:
         except httpx2.TooManyRedirects as error:
             raise RegistryFailed(f"{self._reference.origin} redirects too often.") from error
         except HTTP_ERRORS as error:
-            raise RegistryFailed(
-                f"{self._reference.origin} cannot be reached: {describe_http_error(error)}."
-            ) from error
+            reason = describe_http_error(error, find_environment_proxy(url))
+            raise RegistryFailed(f"{self._reference.origin} cannot be reached: {reason}.") from error
         try:
             yield response
         finally:
@@ -305,7 +329,7 @@ class OciRepository:
 
     def _check_status(self, response: httpx2.Response, *statuses: int) -> None:
         if response.status_code not in statuses:
-            detail = http_client.sanitize_text(self._read(response, 2000).decode("utf-8", "replace"), 200)
+            detail = http_client.sanitize_text(_decode_error(self._read(response, MAX_OCI_ERROR_BYTES)), 200)
             hint = self._status_hint(response.status_code, detail)
             raise RegistryFailed(f"{self._reference.origin} returned status {response.status_code}: {detail}{hint}")
 
@@ -369,6 +393,15 @@ def _read_chunks(file: Path) -> Iterator[bytes]:
     with file.open("rb") as source:
         while block := source.read(OCI_UPLOAD_CHUNK_BYTES):
             yield block
+
+
+def _decode_error(body: bytes) -> str:
+    """Return the messages of an error response (OCI distribution specification, "Error Codes"), or its text."""
+    try:
+        errors = msgspec.json.decode(body, type=_OciErrors).errors
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        errors = []
+    return "; ".join(error.message or error.code for error in errors) or body.decode("utf-8", "replace")
 
 
 def _oci_digest(data: bytes) -> str:

@@ -32,7 +32,13 @@ from svc.errors import (
     SvcError,
     UsageError,
 )
-from svc.outbound_http import HTTP_ERRORS, checked_environment, create_tls_context, describe_http_error
+from svc.outbound_http import (
+    HTTP_ERRORS,
+    checked_environment,
+    create_tls_context,
+    describe_http_error,
+    find_environment_proxy,
+)
 from svc.wire.bundle import BundleEntry
 
 log = logging.getLogger("svc.registry")
@@ -183,9 +189,11 @@ class RegistryClient:
         except httpx2.TooManyRedirects as error:
             raise RegistryFailed(f"{self.url} redirects too often.") from error
         except HTTP_ERRORS as error:
-            hint = " Check its address, and whether it runs." if isinstance(error, httpx2.ConnectError) else ""
+            proxy = find_environment_proxy(str(request.url))
+            is_own_failure = isinstance(error, httpx2.ConnectError) and proxy is None
+            hint = " Check its address, and whether it runs." if is_own_failure else ""
             raise RegistryUnreachable(
-                f"The registry {self.url} cannot be reached: {describe_http_error(error)}.{hint}"
+                f"The registry {self.url} cannot be reached: {describe_http_error(error, proxy)}.{hint}"
             ) from error
         try:
             yield response

@@ -7,11 +7,12 @@ from urllib.parse import parse_qsl
 
 import pytest
 from tests.fakes.certificate import certificate, context
+from tests.fakes.ports import closed_port
 from tests.fakes.web import Answer, WebServer
 
 from svc.bundles import oci
 from svc.bundles.oci_credentials import OciCredentials
-from svc.errors import RegistryFailed
+from svc.errors import BundleNotFound, RegistryFailed
 
 BASIC = "Basic dTpw"
 DIGEST = f"sha256:{'0' * 64}"
@@ -254,6 +255,41 @@ def test_oci_forbidden_token_says_how_to_log_in(serve, user, advice):
     with pytest.raises(RegistryFailed, match="returned status 403") as caught:
         client(serve(registry_with(lambda: services.url)), services.host.partition(":")[0], user=user).fetch_manifest()
     assert advice in caught.value.message
+
+
+def test_oci_missing_tag_raises_bundle_not_found_that_names_it(serve):
+    body = b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown","detail":{"Tag":"nope"}}]}'
+    server = serve(lambda request: Answer(404, body=body))
+    with pytest.raises(BundleNotFound) as caught:
+        client(server).fetch_manifest()
+    assert caught.value.message == f"There is no team/m:1 at {server.url}."
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"errors":[{"code":"DENIED","message":"access is denied","detail":[1]}]}', "access is denied"),
+        (b'{"errors":[{"code":"DENIED"},{"message":"really"}]}', "DENIED; really"),
+        (b'{"errors":[]}', '{"errors":[]}'),
+        (b'{"errors": 5}', '{"errors": 5}'),
+    ],
+)
+def test_oci_error_shows_the_messages_of_the_registry(serve, body, text):
+    with pytest.raises(RegistryFailed) as caught:
+        client(serve(lambda request: Answer(500, body=body))).fetch_manifest()
+    assert caught.value.message.endswith(f" returned status 500: {text}")
+
+
+def test_oci_unreachable_proxy_is_named(serve, monkeypatch):
+    proxy = f"127.0.0.1:{closed_port()}"
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:secret@{proxy}")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(RegistryFailed) as caught:
+        client(serve(lambda request: Answer())).fetch_manifest()
+    assert caught.value.message.endswith(
+        f"cannot be reached: the proxy at {proxy} cannot be reached: Connection refused."
+    )
 
 
 def test_oci_error_text_escapes_control_characters(serve):

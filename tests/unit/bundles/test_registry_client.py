@@ -263,3 +263,14 @@ def test_registry_unreachable_error_says_what_to_check():
         RegistryClient(url).fetch_index()
     expected = f"The registry {url} cannot be reached: Connection refused. Check its address, and whether it runs."
     assert caught.value.message == expected
+
+
+def test_registry_unreachable_proxy_is_named(serve, monkeypatch):
+    server, proxy = serve(lambda request: Answer(body=b"{}")), f"127.0.0.1:{closed_port()}"
+    monkeypatch.setenv("HTTP_PROXY", f"http://{proxy}")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(RegistryUnreachable) as caught:
+        RegistryClient(server.url).fetch_index()
+    reason = f"the proxy at {proxy} cannot be reached: Connection refused"
+    assert caught.value.message == f"The registry {server.url} cannot be reached: {reason}."
