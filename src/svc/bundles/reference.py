@@ -98,6 +98,18 @@ def sort_versions(versions: Iterable[str]) -> list[str]:
     return sorted(sorted(set(versions)), key=functools.cmp_to_key(compare_versions))
 
 
+def sort_entries(entries: Iterable[BundleEntry]) -> list[BundleEntry]:
+    """Sort entries by model, version (oldest first) and platform."""
+    by_model: dict[str, list[BundleEntry]] = {}
+    for entry in entries:
+        by_model.setdefault(entry.model_id, []).append(entry)
+    ordered: list[BundleEntry] = []
+    for _, of_model in sorted(by_model.items()):
+        ranks = {version: rank for rank, version in enumerate(sort_versions(entry.version for entry in of_model))}
+        ordered += sorted(of_model, key=lambda entry: (ranks[entry.version], entry.target))
+    return ordered
+
+
 def select_entry(
     reference: BundleReference, entries: Iterable[BundleEntry], platforms: tuple[str, ...]
 ) -> BundleEntry | None:

@@ -9,6 +9,7 @@ from svc.bundles.reference import (
     newest_version,
     parse_reference,
     select_entry,
+    sort_entries,
     sort_versions,
 )
 from svc.errors import InvalidRequest
@@ -50,6 +51,16 @@ def test_parse_reference_invalid_text_raises_invalid_request(text):
 def test_sort_versions_shuffled_are_ordered(order):
     for shuffled in itertools.islice(itertools.permutations(order), 0, None, 97):
         assert sort_versions(shuffled) == order
+
+
+def test_sort_entries_orders_by_model_version_and_platform():
+    versions = ["1.2", "10", "1.10", "2.0.0-rc1", "2"]
+    entries = [entry(version, target) for version in versions for target in ("linux-x86_64", "any")]
+    entries.append(BundleEntry(model_id="a", version="3", target="any", size_bytes=1, path="x"))
+    found = [f"{each.model_id}@{each.version}/{each.target}" for each in sort_entries(entries)]
+    ordered = [f"m@{version}/{target}" for version in sort_versions(versions) for target in ("any", "linux-x86_64")]
+    assert found == ["a@3/any", *ordered]
+    assert ordered.index("m@1.2/any") < ordered.index("m@1.10/any") < ordered.index("m@10/any")
 
 
 def test_newest_version_prerelease_is_used_only_without_release():
