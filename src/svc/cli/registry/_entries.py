@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from svc.bundles.platform import compatible_platforms
-from svc.bundles.reference import describe_yanked, list_other_platforms, parse_reference, select_entry
+from svc.bundles.reference import describe_yanked, list_other_platforms, parse_reference, select_entry, sort_entries
 from svc.cli._output import print_json, print_table
 from svc.errors import BundleNotFound
 from svc.stores.bundles.base import BundleStore
@@ -48,12 +48,16 @@ def print_entries(
     locate: Callable[[BundleEntry], str | None] = no_location,
     is_missing: Callable[[BundleEntry], bool] = lambda _: False,
 ) -> None:
-    """Print entries as a table or as JSON. `locate` returns the location of a bundle that `path` does not give."""
+    """Print sorted entries as a table or as JSON.
+
+    `locate` returns the location of a bundle that `path` does not give.
+    """
+    ordered = sort_entries(entries)
     if as_json:
-        print_json([msgspec.to_builtins(entry_for_json(entry, locate(entry))) for entry in entries])
+        print_json([msgspec.to_builtins(entry_for_json(entry, locate(entry))) for entry in ordered])
         return
     rows = [("MODEL", "VERSION", "PLATFORM", "BYTES", "STATE", "SHA256")]
-    for entry in entries:
+    for entry in ordered:
         state = "missing" if is_missing(entry) else "yanked" if entry.yanked else "ok"
         sha256 = (entry.sha256 or "")[:16]
         rows.append((entry.model_id, entry.version, entry.target, str(entry.size_bytes), state, sha256))
