@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -143,6 +144,19 @@ def test_exporter_hanging_collector_does_not_block_close(collector: Collector, m
     exporter.add(Source())
     exporter.close()
     assert not collector.spans
+
+
+def test_exporter_response_whose_body_never_ends_is_success() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        exporter = start(url, OTEL_EXPORTER_OTLP_TIMEOUT="300")
+        exporter.add(Source())
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            exporter.close()
+    assert (exporter.exported_spans, drops(exporter)) == (2, (0, 0))
 
 
 def test_exporter_dead_collector_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
