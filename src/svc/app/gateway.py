@@ -59,7 +59,11 @@ def serve_gateway(
     writer = telemetry.configure(settings.telemetry.level, settings.telemetry.log)
     descriptors.raise_open_file_limit()
     try:
-        with reopen_on_signal(), StopSignals() as stop, asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        with (
+            reopen_on_signal(),
+            StopSignals(is_worker=counters_slot is not None) as stop,
+            asyncio.Runner(loop_factory=auto_loop_factory()) as runner,
+        ):
             runner.run(
                 stop.run(
                     _serve(settings, listener, on_ready, writer, counters_slot, stop, reload, login_links, registry_url)

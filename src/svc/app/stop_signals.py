@@ -1,4 +1,4 @@
-"""Turn SIGINT, SIGTERM and SIGUSR2 into a stop request, from the start of a server to its end.
+"""Turn SIGINT and SIGTERM, and in a worker SIGUSR2, into a stop request, from the start of a server to its end.
 
 The handlers never raise. An exception in an event loop callback or in a finalizer is only logged, and the process
 would continue.
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 RETIRE_SIGNAL = signal.SIGUSR2
 """A supervisor sends it to a worker that has a successor. Live sessions may go on, until the worker gets SIGTERM."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, RETIRE_SIGNAL)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
@@ -28,17 +28,21 @@ def restore_default_sigterm() -> None:
 
 
 class StopSignals:
-    """A context in which a signal cancels the task of `run`, or calls the callback of the running server."""
+    """A context in which a signal cancels the task of `run`, or calls the callback of the running server.
 
-    def __init__(self) -> None:
+    `is_worker` adds RETIRE_SIGNAL.
+    """
+
+    def __init__(self, *, is_worker: bool = False) -> None:
         self.is_stop_requested = False
+        self._signals = (*STOP_SIGNALS, RETIRE_SIGNAL) if is_worker else STOP_SIGNALS
         self._previous: dict[int, SignalHandler] = {}
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_stop: Callable[[int], None] | None = None
 
     def __enter__(self) -> Self:
-        self._previous = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
+        self._previous = {number: signal.signal(number, self._on_signal) for number in self._signals}
         return self
 
     def __exit__(self, *_: object) -> None:

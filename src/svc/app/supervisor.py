@@ -6,7 +6,8 @@ supervisor ── holds one listening socket per worker (SO_REUSEPORT) for its w
   exit     a new worker takes over the socket, and the connections in its accept queue
   SIGHUP   check the configuration, then for each worker: start a new one, and when it is ready, send SIGUSR2 to the old
   SIGUSR1  forwarded to the workers that serve, which reopen their log files
-  SIGTERM, SIGINT   forwarded to all workers, which finish in-flight requests
+  SIGTERM, SIGINT   all workers get SIGTERM, and finish in-flight requests. A further SIGINT makes them end at once
+  SIGUSR2  ignored
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ COUNTERS_FILE_PREFIX = "counters-"
 InitCounters = Callable[[SharedCounters], None]
 CheckConfig = Callable[[], Sequence[str]]
 """Read the new configuration and return warnings about it. Raises SvcError if it is invalid."""
-SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
+SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class WorkerAssignment:
@@ -115,6 +116,10 @@ class _WorkerProcess:
     def terminate(self) -> None:
         self._end(signal.SIGTERM)
 
+    def interrupt(self) -> None:
+        """Let it end at once, if it has got SIGTERM."""
+        self._end(signal.SIGINT)
+
     def _end(self, number: signal.Signals) -> None:
         self.is_stopping = True
         with contextlib.suppress(ProcessLookupError):
@@ -155,8 +160,8 @@ class Supervisor:
         counters = SharedCounters(self._counters_path, workers=self._slot_count)
         self._init_counters(counters)
         counters.close()
-        try:
-            with self._signal_handlers():
+        with self._signal_handlers():  # until the end, since workers without a supervisor may be killed by systemd
+            try:
                 for listener_index in range(len(self._listeners)):
                     self._start_worker(listener_index)
                 if all(self._wait_until_ready(worker) for worker in self._workers):
@@ -164,10 +169,10 @@ class Supervisor:
                     self._supervise()
                 elif not self._is_stopping:
                     raise CommandFailed("A worker did not start. Its log lines are above.")
-        finally:
-            self._stop_workers()
-            self._counters_path.unlink(missing_ok=True)
-            shutil.rmtree(self._counters_path.with_suffix(".metrics"), ignore_errors=True)
+            finally:
+                self._stop_workers()
+                self._counters_path.unlink(missing_ok=True)
+                shutil.rmtree(self._counters_path.with_suffix(".metrics"), ignore_errors=True)
         return 0
 
     @contextlib.contextmanager
@@ -183,6 +188,10 @@ class Supervisor:
         if number == signal.SIGUSR1:
             for worker in self._workers:
                 worker.reopen_logs()
+            return
+        if number == signal.SIGINT and self._is_stopping:
+            for worker in self._workers:
+                worker.interrupt()
             return
         is_hung_up = number == signal.SIGHUP and self._terminal.is_hung_up()
         self._pending_signals.add(signal.SIGTERM if is_hung_up else number)

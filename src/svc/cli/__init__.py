@@ -75,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGHUP, _ignore_signal)
     if _is_reloadable(arguments) or list(arguments[:2]) == ["registry", "serve"]:
         signal.signal(signal.SIGUSR1, _ignore_signal)  # it reopens log files once the server runs
+        signal.signal(signal.SIGUSR2, _ignore_signal)  # other servers reload or upgrade, and only workers handle it
     sys.unraisablehook = partial(_handle_unraisable, sys.unraisablehook)
     with warnings.catch_warnings():
         warnings.showwarning = partial(_show_warning, warnings.showwarning)
@@ -224,7 +225,7 @@ def _is_reloadable(argv: Sequence[str]) -> bool:
 
 
 def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
-    """Ignore SIGHUP or SIGUSR1 until the server handles it. Unlike SIG_IGN, a handler does not look like nohup."""
+    """Ignore SIGHUP, SIGUSR1 or SIGUSR2 until the server handles it. Unlike SIG_IGN, a handler does not look like nohup."""
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,11 @@ import pytest
 WORKER = """
 import os, signal, sys, time
 signals = []
-signal.signal(signal.SIGTERM, lambda *_: signals.append(1))
+def stop(*_):
+    signals.append(1)
+    open(sys.argv[1] + "-stopping", "w").close()
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, lambda *_: os._exit(0))
 os.write(int(sys.argv[-1].split(",")[1]), b"r")
 while not (signals and os.path.exists(sys.argv[1])) and os.getppid() > 1:
     time.sleep(0.02)
@@ -78,6 +82,30 @@ def test_supervisor_configuration_check_raises_keeps_workers(
     wait_for_log(tmp_path, "reloaded the configuration", 1)
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(20) == 0
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_supervisor_signals_during_the_drain_do_not_end_it_before_its_workers(
+    supervisor: subprocess.Popen[bytes], tmp_path: Path, is_interrupted: bool
+) -> None:
+    supervisor.send_signal(signal.SIGUSR2)
+    supervisor.send_signal(signal.SIGTERM)
+    wait_until(lambda: (tmp_path / "drained-stopping").exists())
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        supervisor.send_signal(number)
+    if is_interrupted:  # the workers end at once
+        supervisor.send_signal(signal.SIGINT)
+    else:
+        (tmp_path / "drained").touch()
+    assert supervisor.wait(20) == 0
+    assert not (tmp_path / "counters").exists()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def wait_for_log(home: Path, text: str, count: int) -> None:
