@@ -225,7 +225,7 @@ def _is_reloadable(argv: Sequence[str]) -> bool:
 
 
 def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
-    """Ignore SIGHUP, SIGUSR1 or SIGUSR2 until the server handles it. Unlike SIG_IGN, a handler does not look like nohup."""
+    """Ignore a signal until the server handles it. Unlike SIG_IGN, a handler does not look like nohup."""
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
