@@ -107,6 +107,8 @@ _USAGE_DETAIL_TYPES: Final[dict[str, Any]] = {
 
 
 def _valid_count(value: object, maximum: int = MAX_USAGE_TOKENS) -> int | None:
+    if isinstance(value, float) and value.is_integer():  # some programs encode all numbers as floats
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum else None
 
 

@@ -15,7 +15,8 @@ _NO_COMPLETION_PARTS: Final = (None, None, None)
 def to_usage(payload: UsagePayload) -> TokenUsage:
     """Convert a usage object. Missing counts are 0, and so are invalid counts of parts that only some vendors report.
 
-    Some providers count thinking only in `total_tokens`, and bill it. So all tokens beyond the prompt are output.
+    Some providers count thinking only in `total_tokens`, and bill it. So all tokens beyond the prompt are output. Some
+    count cached tokens beside `prompt_tokens`. If they exceed it, or the total includes them, they are added to it.
     """
     prompt: int
     completion: int
@@ -25,6 +26,8 @@ def to_usage(payload: UsagePayload) -> TokenUsage:
     parts = _NO_COMPLETION_PARTS if completion_details is None else astuple(completion_details)
     if type(audio) is int and 0 < audio == total - prompt - completion:  # Mistral counts audio separately
         prompt += audio
+    if cached and (cached > prompt or cached == total - prompt - completion != parts[0]):
+        prompt += cached
     if completion < total - prompt <= MAX_USAGE_TOKENS:
         completion = total - prompt
     if audio or image or written or parts[1] or parts[2] or cache_hits or cached_total:
@@ -38,11 +41,14 @@ def _with_parts(
 ) -> TokenUsage:
     cached, audio, image, written = prompt_parts
     reasoning, completion_audio, completion_image = completion_parts
+    written = _part(written, prompt)
+    if cached + written > prompt:  # it excludes both
+        prompt += cached + written
     return TokenUsage(
         prompt,
         completion,
         cached,
-        _part(written, prompt),
+        written,
         reasoning or 0,
         0,
         _part(audio, prompt),

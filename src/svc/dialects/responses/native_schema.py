@@ -68,13 +68,15 @@ class NativeResponse(msgspec.Struct, gc=False):
             return None
         if usage is None:
             return None
-        cached = usage.input_tokens_details or _InputDetails()
+        details = usage.input_tokens_details or _InputDetails()
+        cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
+        excludes_cached = cached + written > usage.input_tokens
         reasoning = usage.output_tokens_details or _OutputDetails()
         return TokenUsage(
-            prompt_tokens=usage.input_tokens,
+            prompt_tokens=usage.input_tokens + (cached + written if excludes_cached else 0),
             completion_tokens=usage.output_tokens,
-            cached_tokens=cached.cached_tokens or 0,
-            cache_write_tokens=cached.cache_write_tokens or 0,
+            cached_tokens=cached,
+            cache_write_tokens=written,
             reasoning_tokens=reasoning.reasoning_tokens or 0,
         )
 

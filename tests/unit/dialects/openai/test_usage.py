@@ -106,6 +106,7 @@ def test_usage_to_anthropic_counts_billed_tokens() -> None:
         ({**THINKING, "total_tokens": "402"}, {**THINKING, "total_tokens": 19}),
         ({**THINKING, "total_tokens": -1}, {**THINKING, "total_tokens": 19}),
         ({**THINKING, "prompt_tokens_details": 5}, THINKING),
+        ({"prompt_tokens": 7.0, "completion_tokens": 12.0, "total_tokens": 19.0}, {**THINKING, "total_tokens": 19}),
     ],
 )
 def test_response_missing_or_invalid_counts_are_filled_in(reported: object, shown: object) -> None:
@@ -139,3 +140,29 @@ def test_to_usage_cached_tokens_of_vendors_outside_the_details(name: str) -> Non
     assert to_usage(msgspec.convert(both, UsagePayload)) == TokenUsage(100, 1, 30)
     for wrong in WRONG_PARTS:
         assert to_usage(msgspec.convert({**counts, name: wrong}, UsagePayload)) == TokenUsage(100, 1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "total", "details", "billed"),
+    [
+        (100, 110, {"cached_tokens": 500}, TokenUsage(600, 10, 500)),
+        (100, 610, {"cached_tokens": 500}, TokenUsage(600, 10, 500)),
+        (600, 1110, {"cached_tokens": 500}, TokenUsage(1100, 10, 500)),
+        (100, 110, {"cached_tokens": 50, "cache_write_tokens": 80}, TokenUsage(230, 10, 50, 80)),
+        (100, 110, {"cached_tokens": 100}, TokenUsage(100, 10, 100)),
+        (100, 160, {"cached_tokens": 40}, TokenUsage(100, 60, 40)),
+    ],
+)
+def test_to_usage_cached_tokens_beside_the_prompt_are_added_to_it(
+    prompt: int, total: int, details: dict[str, int], billed: TokenUsage
+) -> None:
+    counts = {"prompt_tokens": prompt, "completion_tokens": 10, "total_tokens": total}
+    assert to_usage(msgspec.convert({**counts, "prompt_tokens_details": details}, UsagePayload)) == billed
+
+
+def test_to_usage_thinking_as_many_as_cached_tokens_is_output() -> None:
+    counts = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 150}
+    details = {"prompt_tokens_details": {"cached_tokens": 40}, "completion_tokens_details": {"reasoning_tokens": 40}}
+    assert to_usage(msgspec.convert({**counts, **details}, UsagePayload)) == TokenUsage(
+        100, 50, 40, reasoning_tokens=40
+    )

@@ -16,6 +16,7 @@ from svc.dialects.base import Dialect, ModelProfile
 from svc.dialects.responses.response_passthrough import pass_through_response
 from svc.dialects.responses.stream_encoder import MAX_STREAMED_CHARS
 from svc.errors import ProviderFailed, RateLimited
+from svc.wire.usage import TokenUsage
 
 PROFILE = ModelProfile("m")
 
@@ -333,6 +334,11 @@ def native_response(**fields: Any) -> bytes:
 @pytest.mark.parametrize("fields", [{"status": "completed"}, {"status": "queued", "background": True}])
 def test_native_response_complete_or_in_background_is_unchanged(fields: dict[str, Any]) -> None:
     assert pass_through_response(native_response(**fields)).body == native_response(**fields)
+
+
+def test_native_response_cached_tokens_beside_the_input_are_added_to_it() -> None:
+    usage = {"input_tokens": 100, "output_tokens": 10, "input_tokens_details": {"cached_tokens": 500}}
+    assert pass_through_response(native_response(status="completed", usage=usage)).usage == TokenUsage(600, 10, 500)
 
 
 @pytest.mark.parametrize("usage", [{}, {"input_tokens": 3}, {"input_tokens": -1, "output_tokens": 2}], ids=str)
