@@ -26,6 +26,7 @@ MAX_FLOAT_NANO_USD: Final = 1e12
 """A thousand USD: above this, the error of floats can reach TIE_MARGIN."""
 TIE_MARGIN: Final = 1e-3
 _price_fields: Final = msgspec.structs.astuple
+REQUESTS_FIELD: Final = Price.__struct_fields__.index("requests")
 
 
 def to_nano_usd(usd: float) -> int:
@@ -47,14 +48,15 @@ def find_configured_price(model: ModelSettings) -> Price | None:
 
 def compute_token_cost(price: Price, usage: TokenUsage) -> float:
     """Return the cost in USD, rounded half up to nine decimal places. The prices have at most nine themselves."""
-    if usage.special_tokens:
+    fields = _price_fields(price)
+    if usage.special_tokens or fields[REQUESTS_FIELD] is not None:
         return _compute_exact_cost(price, usage)
     prompt = usage.prompt_tokens
     input_price: float
     output_price: float
     cached_price: float | None
     cache_write_price: float | None
-    input_price, output_price, cached_price, cache_write_price, tiers = _price_fields(price)[:5]
+    input_price, output_price, cached_price, cache_write_price, tiers = fields[:5]
     for start, tier in tiers:
         if prompt > start:
             input_price, output_price, cached_price, cache_write_price = _price_fields(tier)[:4]
@@ -80,6 +82,7 @@ def _compute_exact_cost(price: Price, usage: TokenUsage) -> float:
 def cost_terms(price: Price, usage: TokenUsage) -> list[tuple[str, int, float]]:
     """Return each kind of tokens with their number and their price in USD per million tokens.
 
+    The last term is the request itself, if it has a price of its own.
     Audio and images count as text if the model has no price for them. Providers do not report which part of a mixed
     prompt was cached: the gateway assumes that this is the text, and the rest of the cached tokens are audio or images.
     """
@@ -118,6 +121,8 @@ def cost_terms(price: Price, usage: TokenUsage) -> list[tuple[str, int, float]]:
             completion -= count
             terms.append((name, count, output_price))
     terms.append(("output", completion, price.output))
+    if price.requests is not None:
+        terms.append(("requests", 1, price.requests))
     return [term for term in terms if term[1] > 0]
 
 

@@ -20,9 +20,12 @@ class CostTerm(msgspec.Struct, frozen=True):
     """A part of the cost of a request: a number of tokens times their price."""
 
     name: str
-    """The kind of tokens, such as `cached input tokens`, or `characters` for a voice that is billed by them."""
+    """The kind of tokens, such as `cached input tokens`, or `characters` for a voice that is billed by them.
+
+    `requests` if a request has a price of its own.
+    """
     count: int
-    """The number of these tokens or characters."""
+    """The number of these tokens, characters or requests."""
     usd_per_million: float
     """The price of one million in USD."""
     usd: float
@@ -44,11 +47,15 @@ def explain_entry_cost(entry: LedgerEntry, price: Price) -> list[CostTerm] | Non
         return None
     has_characters = entry.endpoint == _SPEECH_PATH and not usage.completion_tokens  # else it is billed by tokens
     return [
-        CostTerm(
-            "characters" if has_characters else f"{name} tokens", count, usd, round(count * usd / 1e6, _USD_DIGITS)
-        )
+        CostTerm(_name_term(name, has_characters=has_characters), count, usd, round(count * usd / 1e6, _USD_DIGITS))
         for name, count, usd in cost_terms(price, usage)
     ]
+
+
+def _name_term(name: str, *, has_characters: bool) -> str:
+    if name == "requests":
+        return name
+    return "characters" if has_characters else f"{name} tokens"
 
 
 def format_cost_formula(terms: list[CostTerm] | None) -> str | None:

@@ -24,3 +24,5 @@ class Price(msgspec.Struct, frozen=True):
     input_image: float | None = None
     cached_image: float | None = None
     output_image: float | None = None
+    requests: float | None = None
+    """USD per million requests, beside the price of their tokens. None means that a request has no price of its own."""

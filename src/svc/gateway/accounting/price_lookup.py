@@ -28,6 +28,7 @@ PRICE_NAMES: Final = {
     "input_image": "input_image_mtok",
     "cached_image": "cache_image_read_mtok",
     "output_image": "output_image_mtok",
+    "requests": "requests_kcount",
 }
 """The fields of Price, and their names in genai-prices."""
 
@@ -60,6 +61,8 @@ def _convert_price(model_price: Any) -> Price:
     raw = {field: getattr(model_price, name, None) for field, name in PRICE_NAMES.items()}
     if raw["input"] is None:  # speech from text: the usage counts characters
         raw["input"] = getattr(model_price, "input_mchars", None)
+    if raw["requests"] is not None:  # per thousand
+        raw["requests"] *= 1000
     starts = sorted({tier.start for value in raw.values() for tier in getattr(value, "tiers", ())})
     tiers = tuple((start, Price(**_prices_at(raw, start))) for start in starts)
     return Price(**_prices_at(raw, 0), tiers=tiers)

@@ -112,7 +112,7 @@ COUNTS = st.integers(0, 10**6) | st.integers(0, 20)
 
 
 @given(
-    st.builds(Price, PRICES, PRICES, OPTIONAL_PRICES, OPTIONAL_PRICES, st.just(()), *[OPTIONAL_PRICES] * 7),
+    st.builds(Price, PRICES, PRICES, OPTIONAL_PRICES, OPTIONAL_PRICES, st.just(()), *[OPTIONAL_PRICES] * 8),
     st.builds(TokenUsage, *[COUNTS] * len(TokenUsage.count_names)),
 )
 def test_cost_is_exact_to_the_last_decimal(price: Price, usage: TokenUsage) -> None:

@@ -6,14 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import genai_prices
 import msgspec
 
 from svc import settings
 from svc.gateway.accounting import price_list
-from svc.gateway.accounting.cost import PriceTable
+from svc.gateway.accounting.cost import PriceTable, compute_token_cost, cost_terms
 from svc.gateway.accounting.price import Price
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.providers import build_providers
+from svc.wire.usage import TokenUsage
 
 KEYS = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
 CUSTOM = """
@@ -80,3 +82,18 @@ def test_price_table_backend_has_price_of_its_provider_and_model(tmp_path: Path)
     assert prices.get_for_backend(unpriced) is None
     prices.add_fetched_prices({("mine", "m"): Price(3, 3)})
     assert prices.get_for_backend(unpriced) == Price(3, 3)
+
+
+def test_price_of_a_request_is_added_to_that_of_its_tokens() -> None:
+    """Perplexity's Sonar costs 12 USD per 1,000 requests beside its tokens."""
+    lookups = msgspec.json.encode([("perplexity", "sonar", "sonar", "https://api.perplexity.ai")])
+    results = subprocess.run(
+        [sys.executable, "-m", "svc.gateway.accounting.price_lookup"], input=lookups, capture_output=True, check=True
+    )
+    ((_, _, price),) = msgspec.json.decode(results.stdout, type=list[tuple[str, str, Price]])
+    usage = TokenUsage(1000, 500)
+    expected = genai_prices.calc_price(
+        genai_prices.Usage(input_tokens=1000, output_tokens=500), "sonar", provider_id="perplexity"
+    )
+    assert compute_token_cost(price, usage) == float(expected.total_price)
+    assert cost_terms(price, usage)[-1] == ("requests", 1, price.requests)
