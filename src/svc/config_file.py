@@ -194,7 +194,7 @@ def _read_text(path: Path) -> str:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB.")
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")  # editors on Windows write a byte order mark
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from error
     except OSError as error:

@@ -25,6 +25,7 @@ from svc.cli import _config_values
 from svc.cli._output import print_json, print_table
 from svc.console.trusted_proxies import TrustedProxies
 from svc.errors import UsageError
+from svc.gateway.net.server_tls import load_server_context
 from svc.gateway.routing.provider_warnings import provider_warnings
 from svc.gateway.routing.providers import build_providers, check_entries_without_keys
 from svc.gateway.upstream.pool import default_ssl_context
@@ -87,10 +88,21 @@ def _check(loaded: Settings) -> Iterator[str]:
     except ValueError as error:
         origin = loaded.config.find_origin("gateway.trusted_proxies") or "settings"
         raise UsageError(f"{origin}: trusted_proxies in [gateway]: {error}.") from error
+    if loaded.gateway.tls_cert and loaded.gateway.tls_key:
+        load_server_context(loaded.gateway.tls_cert, loaded.gateway.tls_key)
+    _check_access_log_folder(loaded)
     yield from check_entries_without_keys(loaded, providers)
     yield from provider_warnings(loaded, providers)
     if loaded.local.enabled:
         yield from _warn_of_missing_models(loaded)
+
+
+def _check_access_log_folder(loaded: Settings) -> None:
+    """Raise UsageError if the folder is missing. The file is not created: its owner is the user of the gateway."""
+    path = loaded.telemetry.access_log_file
+    if path is not None and not os.path.isdir(Path(path).expanduser().parent):
+        origin = loaded.config.find_origin("telemetry.access_log_file") or "settings"
+        raise UsageError(f"{origin}: access_log_file in [telemetry]: the folder of {path} does not exist.")
 
 
 def _warn_of_missing_models(loaded: Settings) -> Iterator[str]:

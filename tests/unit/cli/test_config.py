@@ -78,6 +78,7 @@ def test_check_without_a_file_is_valid(tmp_path: Path) -> None:
         ("svc.toml", "[gateway]\ntrusted_proxies = ['nowhere']", 2, "trusted_proxies"),
         ("svc.toml", "[gateway]\nhost = '${NOT_SET}'", 2, "NOT_SET"),
         ("svc.toml", "include = ['none.toml']", 1, "none.toml"),
+        ("svc.toml", "\ufeff[telemetry]\naccess_log_file = 'none/access.log'", 2, "none/access.log"),
     ],
 )
 def test_check_invalid_file_exits_1_with_file_and_line(
@@ -133,6 +134,11 @@ def test_check_key_file_missing_is_an_error_and_readable_by_all_a_warning(folder
     assert (status, found["errors"][0]["line"]) == (1, None)
     assert str(key) in found["errors"][0]["message"]
     key.write_text("sk-in-file\n")
+    with (folder / "more.toml").open("a") as more:
+        more.write("[gateway]\ntls_cert = 'none.pem'\ntls_key = 'none.key'\n")
+    status, found = check(folder, **environ)
+    assert (status, "none.pem" in found["errors"][0]["message"]) == (1, True)
+    (folder / "more.toml").write_text(MORE)
     key.chmod(0o644)
     status, found = check(folder, **environ)
     assert status == 0
