@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.anthropic.documents import FILES_BETA_HEADER_LINE, encode_document
+from svc.dialects.anthropic.model_series import rejects_sampling, takes_one_sampling_parameter
 from svc.dialects.anthropic.request_rules import (
     MIN_THINKING_BUDGET_TOKENS,
     UNLIMITED_TOP_K,
@@ -64,9 +65,7 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
         dropped.append("stop")
     fields = {
         "system": _encode_system(request),
-        "temperature": _clamp_temperature(request.temperature, dropped),
-        "top_p": request.top_p,
-        "top_k": None if request.top_k == UNLIMITED_TOP_K else request.top_k,
+        **_encode_sampling(request, profile.model, dropped),
         "stop_sequences": stop or None,
         "tools": [_encode_tool(tool) for tool in request.tools] or None,
         "tool_choice": _encode_tool_choice(request),
@@ -84,6 +83,26 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
     return EncodedRequest(
         encode_upstream_body(body), tuple(dropped), (FILES_BETA_HEADER_LINE,) if _needs_files_beta(request) else ()
     )
+
+
+def _encode_sampling(request: ChatRequest, model: str, dropped: list[str]) -> dict[str, Any]:
+    """Return the sampling parameters that the model accepts. A client of another API does not know its rules."""
+    values: dict[str, Any] = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": None if request.top_k == UNLIMITED_TOP_K else request.top_k,
+    }
+    given = [name for name, value in values.items() if value is not None]
+    if not given:
+        return {}
+    if rejects_sampling(model):
+        dropped.extend(given)
+        return {}
+    if "temperature" in given and "top_p" in given and takes_one_sampling_parameter(model):
+        dropped.append("top_p")
+        values["top_p"] = None
+    values["temperature"] = _clamp_temperature(request.temperature, dropped)
+    return values
 
 
 def _clamp_temperature(temperature: float | None, dropped: list[str]) -> float | None:

@@ -22,10 +22,12 @@ def request_body(**fields: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [USER], **fields}).encode()
 
 
-def encode(*, limit: int = 4096, **fields: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+def encode(
+    *, limit: int = 4096, upstream_model: str = "claude", **fields: Any
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the body for an Anthropic upstream and the dropped fields, for an OpenAI client's request."""
     request = openai.dialect.decode_request(request_body(**fields))
-    built = anthropic.dialect.encode_request(request, ModelProfile("claude", max_output_tokens=limit))
+    built = anthropic.dialect.encode_request(request, ModelProfile(upstream_model, max_output_tokens=limit))
     return json.loads(built.body), built.dropped_fields
 
 
@@ -203,3 +205,30 @@ def test_encode_request_compaction_of_anthropic_is_rejected() -> None:
     with pytest.raises(InvalidRequest) as caught:
         openai.dialect.encode_request(request, ModelProfile("gpt"))
     assert caught.value.param == "compaction"
+
+
+@pytest.mark.parametrize(
+    ("model", "accepted"),
+    [
+        ("claude-3-5-sonnet-20241022", {"temperature", "top_p", "top_k"}),
+        ("claude-opus-4-20250514", {"temperature", "top_p", "top_k"}),
+        ("claude-opus-4-1-20250805", {"temperature", "top_k"}),
+        ("claude-sonnet-4-6", {"temperature", "top_k"}),
+        ("anthropic/claude-4.5-haiku", {"temperature", "top_k"}),
+        ("claude-opus-4-7", set()),
+        ("claude-opus-4-10", set()),
+        ("us.anthropic.claude-opus-4-8-v1:0", set()),
+        ("claude-sonnet-5", set()),
+        ("claude-opus-5-20260901", set()),
+        ("claude-haiku-5-5", set()),
+        ("anthropic/claude-5.5-sonnet", set()),
+        ("claude-fable-5-1", set()),
+        ("claude-mythos-preview", set()),
+    ],
+)
+def test_encode_request_has_the_sampling_parameters_that_the_model_accepts(model: str, accepted: set[str]) -> None:
+    sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 3}
+    body, dropped = encode(upstream_model=model, **sampling)
+    assert sampling.keys() & body.keys() == accepted
+    assert set(dropped) == sampling.keys() - accepted
+    assert encode(upstream_model=model)[1] == ()
