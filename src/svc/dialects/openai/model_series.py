@@ -1,7 +1,8 @@
 """The parameters that each OpenAI model series rejects, by model name.
 
 Newer series reject `max_tokens` ("Use 'max_completion_tokens' instead"), and older ones reject `reasoning_effort`
-("Unrecognized request argument supplied"): platform.openai.com/docs/guides/reasoning.
+("Unrecognized request argument supplied"). While a model reasons, it rejects `temperature` and `top_p` ("Only the
+default (1) value is supported"): platform.openai.com/docs/guides/reasoning and .../guides/latest-model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ _OWNER_PREFIX: Final = r"(?:[\w.-]+/|ft:)*"
 """`openai/` is the prefix of resellers, and `ft:` that of a fine-tuned model."""
 _COMPLETION_TOKENS_MODELS: Final = re.compile(_OWNER_PREFIX + r"(?:o[1-9]\d*|gpt-[5-9]|gpt-[12]\d)(?![a-z\d])")
 _NO_EFFORT_MODELS: Final = re.compile(_OWNER_PREFIX + r"(?:gpt-3|gpt-4|chatgpt-|gpt-5-chat|o1-mini|o1-preview)")
+_REASONING_MODELS: Final = re.compile(
+    _OWNER_PREFIX + r"(?:o[1-9]\d*(?![a-z\d])|gpt-5(?![.\d]|-chat)|gpt-5\.\d+-chat|gpt-(?:[6-9]|[12]\d)(?![a-z\d]))"
+)
+_REASONS_ON_REQUEST: Final = re.compile(_OWNER_PREFIX + r"gpt-5\.[1-4](?!\d)")
+_REASONS_BY_DEFAULT: Final = re.compile(_OWNER_PREFIX + r"gpt-5\.\d")
 
 
 def requires_max_completion_tokens(model: str) -> bool:
@@ -23,3 +29,12 @@ def requires_max_completion_tokens(model: str) -> bool:
 def rejects_reasoning_effort(model: str) -> bool:
     """Return whether the model is known to reject `reasoning_effort`."""
     return _NO_EFFORT_MODELS.match(model) is not None
+
+
+def rejects_sampling(model: str, effort: str | None) -> bool:
+    """Return whether the model rejects `temperature` and `top_p` at a `reasoning_effort`."""
+    if _REASONING_MODELS.match(model) is not None:
+        return True
+    if _REASONS_ON_REQUEST.match(model) is not None:
+        return effort not in (None, "none")
+    return _REASONS_BY_DEFAULT.match(model) is not None and effort != "none"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from svc.dialects.base import EncodedRequest, ModelProfile
 from svc.dialects.openai.documents import encode_file
-from svc.dialects.openai.model_series import rejects_reasoning_effort
+from svc.dialects.openai.model_series import rejects_reasoning_effort, rejects_sampling
 from svc.dialects.request_passthrough import apply_overrides
 from svc.dialects.tool_names import shorten_tool_name
 from svc.dialects.unsupported_fields import find_dropped_fields, lower_max_tokens
@@ -37,16 +37,21 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
     body: dict[str, Any] = {"model": profile.model, "messages": _encode_messages(request)}
     dropped = _dropped_fields(request)
     max_tokens, effort, user = request.max_tokens, request.effort, request.user
+    temperature, top_p = request.temperature, request.top_p
     if request.source == "openai":
         body |= request.extra
     else:
         max_tokens = lower_max_tokens(request, profile, dropped)
         effort = _supported_effort(request, profile, dropped)
         user = user[:MAX_USER_ID_CHARS] if user else None
+        if rejects_sampling(profile.model, effort):
+            dropped += ["temperature"] if temperature is not None else []
+            dropped += ["top_p"] if top_p is not None else []
+            temperature = top_p = None
     fields = {
         "max_tokens": max_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
+        "temperature": temperature,
+        "top_p": top_p,
         "stop": request.stop or None,
         "tools": [_encode_tool(tool) for tool in request.tools] or None,
         "tool_choice": _encode_tool_choice(request.tool_choice),

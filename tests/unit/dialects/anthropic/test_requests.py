@@ -232,3 +232,30 @@ def test_encode_request_has_the_sampling_parameters_that_the_model_accepts(model
     assert sampling.keys() & body.keys() == accepted
     assert set(dropped) == sampling.keys() - accepted
     assert encode(upstream_model=model)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "efforts"),
+    [
+        ("gpt-4o", {None, "none", "high"}),
+        ("gpt-5-chat-latest", {None, "none", "high"}),
+        ("openai/gpt-oss-120b", {None, "none", "high"}),
+        ("gpt-5.1", {None, "none"}),
+        ("gpt-5.4-mini", {None, "none"}),
+        ("openai/gpt-5.5", {"none"}),
+        ("gpt-5-mini", set()),
+        ("gpt-5.3-chat-latest", set()),
+        ("o4-mini", set()),
+        ("gpt-6-sol", set()),
+    ],
+)
+def test_encode_request_to_openai_has_sampling_parameters_while_the_model_does_not_reason(
+    model: str, efforts: set[str | None]
+) -> None:
+    for effort in (None, "none", "high"):
+        config = {} if effort is None else {"output_config": {"effort": effort}}
+        raw = request_body(max_tokens=5, temperature=0.5, top_p=0.9, **config)
+        built = openai.dialect.encode_request(anthropic.dialect.decode_request(raw), ModelProfile(model))
+        sent = {"temperature", "top_p"} & json.loads(built.body).keys()
+        assert sent == ({"temperature", "top_p"} if effort in efforts else set()), effort
+        assert {"temperature", "top_p"} - sent <= set(built.dropped_fields)
