@@ -135,8 +135,8 @@ def test_anthropic_response_all_block_types_are_decoded() -> None:
     assert (found.id, found.model, found.finish, found.usage) == ("msg_1", "theirs", "tool_calls", USAGE)
 
 
-@pytest.mark.parametrize("usage", [{}, {"input_tokens": 3}, {"input_tokens": None, "output_tokens": 2}], ids=str)
-def test_anthropic_response_without_both_counts_has_no_usage(usage: dict[str, int | None]) -> None:
+@pytest.mark.parametrize("usage", [None, {}, {"input_tokens": 3}, {"input_tokens": None, "output_tokens": 2}], ids=str)
+def test_anthropic_response_without_both_counts_has_no_usage(usage: dict[str, int | None] | None) -> None:
     raw = message({"type": "text", "text": "a"}, usage=usage)
     assert anthropic.decode_response(raw).usage is None
     assert pass_through_response(anthropic, raw).usage is None

@@ -49,7 +49,12 @@ def decode_payload(decoder: msgspec.json.Decoder[Payload], raw: bytes) -> Payloa
 def pass_through_response(raw: bytes) -> EncodedResponse:
     """Convert a complete response of an upstream. Raises ProviderFailed if it is malformed."""
     payload = decode_payload(SUMMARY_DECODER, raw)
-    return EncodedResponse(raw, payload.usage.to_final_usage(), to_finish_reason(payload.stop_reason), payload.model)
+    return EncodedResponse(
+        raw,
+        payload.usage.to_final_usage() if payload.usage is not None else None,
+        to_finish_reason(payload.stop_reason),
+        payload.model,
+    )
 
 
 def decode_response(raw: bytes) -> ChatResponse:
@@ -61,7 +66,7 @@ def decode_response(raw: bytes) -> ChatResponse:
         created=int(time.time()),
         parts=[part for block in payload.content if (part := _decode_part(block)) is not None],
         finish=to_finish_reason(payload.stop_reason),
-        usage=payload.usage.to_final_usage(),
+        usage=payload.usage.to_final_usage() if payload.usage is not None else None,
     )
 
 

@@ -123,7 +123,7 @@ class ResponseSummary(msgspec.Struct, gc=False):
     type: Literal["message"]
     model: Annotated[str, Meta(min_length=1)]
     content: list[ContentBlockType]
-    usage: UsagePayload
+    usage: UsagePayload | None = None
     stop_reason: str | None = None
 
 
@@ -134,7 +134,7 @@ class ResponsePayload(msgspec.Struct):
     type: Literal["message"]
     model: Annotated[str, Meta(min_length=1)]
     content: list[ContentBlockPayload]
-    usage: UsagePayload
+    usage: UsagePayload | None = None
     stop_reason: str | None = None
 
 
