@@ -19,6 +19,7 @@ import psycopg
 import pytest
 
 from svc.cli import main
+from svc.keys.usage_series import parse_series_request
 from svc.stores.database import journal_lines
 from svc.stores.database.base import (
     AttemptDetail,
@@ -405,6 +406,29 @@ def test_database_aggregate_usage_groups_by_each_dimension(database: Database) -
     assert {each.value: each.requests for each in database.aggregate_usage("provider")} == {"p": 2, "q": 1}
     assert [each.value for each in database.aggregate_usage("day")] == ["2026-03-05", "2026-03-04"]
     assert [each.value for each in database.aggregate_usage("model", key_id="k2")] == [""]
+
+
+def test_database_usage_of_renamed_key_has_its_newest_name(database: Database) -> None:
+    named = {"03T09:10:00": "one", "04T09:10:00": "two", "05T08:10:00": "a", "05T09:10:00": "b", "05T09:20:00": "a b"}
+    for when, name in named.items():
+        time = f"2026-03-{when}.000Z"
+        database.insert_entries(
+            [make_entry(time, time=time, key_name=name), make_entry(f"m{when}", time=time, key_name=name, model="n")]
+        )
+    for until, since in (
+        ("05T10:00:00", "01T00:00:00"),
+        ("05T09:30:00", "03T09:05:00"),
+        ("06T00:00:00", "05T09:00:00"),
+    ):
+        moments = {"since": _stamp(f"2026-03-{since}Z"), "until": _stamp(f"2026-03-{until}Z")}
+        (found,) = database.aggregate_usage("key", **moments)
+        assert found.name == "a b"
+    (found,) = database.aggregate_usage("key", until=_stamp("2026-03-05T00:00:00Z"))
+    assert found.name == "two"
+    window = {"since": "2026-03-03T00:00:00Z", "until": "2026-03-06T00:00:00Z", "by": "key"}
+    for interval in ("hour", "day"):
+        series = parse_series_request({**window, "interval": interval}, None).execute(database)
+        assert [group.name for group in series.groups] == ["a b"]
 
 
 def test_database_spent_usd_counts_from_period_start(database: Database) -> None:

@@ -175,7 +175,7 @@ def _parse_interval(text: str) -> SeriesInterval:
 def _show_series(request: UsageSeriesRequest, series: UsageSeries) -> UsageOverTime:
     by_group: dict[str, UsageTotals] = defaultdict(UsageTotals)
     totals = UsageTotals()
-    for (_, value), point in series.points.items():
+    for (_, value), point in sorted(series.points.items(), key=lambda item: item[0][0]):  # the newest name is kept
         by_group[value].add(point)
         totals.add(point)
     ranked = sorted(by_group, key=lambda value: (-by_group[value].cost_usd, -by_group[value].requests, value))

@@ -18,7 +18,11 @@ from svc.stores.database.segment import COUNT_FIELDS, SECONDS_PER_HOUR, TOTAL_FI
 from svc.stores.database.statements import split_into_chunks, sql_placeholders
 
 SECONDS_PER_DAY = 86400
-_AGGREGATE_SQL = f"MAX(key_name), {', '.join(f'SUM({name})' for name in COUNT_FIELDS)}"
+_DATE_OFFSET = 10**11
+"""Makes the decimal number of each start 12 digits long, so that the greatest dated name is the newest."""
+_DATE_LENGTH = 12
+_DATED_NAME_SQL = f"MAX(CASE WHEN key_name = '' THEN '' ELSE CAST(start + {_DATE_OFFSET} AS TEXT) || key_name END)"
+_COUNTS_SQL = ", ".join(f"SUM({name})" for name in COUNT_FIELDS)
 _COUNT_TYPES = [type(getattr(UsageTotals(), name)) for name in COUNT_FIELDS]
 _GROUP_BY_SQL = {
     "key": "key_id",
@@ -60,20 +64,30 @@ class SumRows(BatchRows):
         until: float = math.inf,
     ) -> list[UsageSum]:
         groups: dict[str, UsageTotals] = defaultdict(UsageTotals)
+        dated_names: dict[str, str] = defaultdict(str)
         for table, start, end in _split_range(since, until):
             if table == "entries":
                 for entries in self._entries_between(to_ceil_millis(start), to_ceil_millis(end), key_id):
                     for value, group in _group_entries(group_by, tag, entries).items():
                         groups[value].add(sum_entries(group))
+                        dated_names[value] = max(dated_names[value], *map(_dated_name, group))
                 continue
-            for raw, name, *counts in self._select_sums(table, _GROUP_BY_SQL[group_by], start, end, key_id):
-                groups[_display_value(group_by, tag, raw)].add(decode_totals(name, counts))
+            for raw, dated_name, *counts in self._select_sums(table, group_by, start, end, key_id):
+                value = _display_value(group_by, tag, raw)
+                groups[value].add(decode_totals("", counts))
+                dated_names[value] = max(dated_names[value], dated_name)
+        for value, dated_name in dated_names.items():
+            groups[value].key_name = dated_name[_DATE_LENGTH:]
         usage_sums = [_usage_sum(group_by, value, totals) for value, totals in groups.items()]
         if group_by == "day":
             return sorted(usage_sums, key=lambda usage: usage.value, reverse=True)
         return sorted(usage_sums, key=lambda usage: (-(usage.cost_usd or 0.0), -usage.requests, usage.value))
 
-    def _select_sums(self, table: str, column: str, start: float, end: float, key_id: str | None) -> list[Any]:
+    def _select_sums(
+        self, table: str, group_by: GroupBy, start: float, end: float, key_id: str | None
+    ) -> list[tuple[Any, ...]]:
+        """Return (value of the group, dated name of the key, counts). The name is empty for other groups than keys."""
+        column, name = _GROUP_BY_SQL[group_by], _DATED_NAME_SQL if group_by == "key" else "''"
         where, args = "start >= ?", [math.ceil(start)]
         values: list[object] = [*args]
         if end != math.inf:
@@ -82,7 +96,7 @@ class SumRows(BatchRows):
         if key_id is not None:
             where += " AND key_id = ?"
             values.append(key_id)
-        sql = f"SELECT {column}, {_AGGREGATE_SQL} FROM {table} WHERE {where} GROUP BY {column}"  # noqa: S608
+        sql = f"SELECT {column}, {name}, {_COUNTS_SQL} FROM {table} WHERE {where} GROUP BY {column}"  # noqa: S608
         return self._run_statement(sql, values).fetchall()
 
     def get_spent_usd(self, period_starts: Mapping[str, float]) -> dict[str, float]:
@@ -146,6 +160,11 @@ def _usage_sum(group_by: GroupBy, value: str, totals: UsageTotals) -> UsageSum:
     amounts["cost_usd"] = round(totals.cost_usd, 9) if totals.priced else None
     name = totals.key_name if group_by == "key" else None
     return UsageSum(value=value, name=name, requests=totals.requests, unpriced_requests=totals.unpriced, **amounts)
+
+
+def _dated_name(entry: LedgerEntry) -> str:
+    """Return the name of an entry's key after the entry's time, as `_DATED_NAME_SQL` does."""
+    return f"{entry_millis(entry) // 1000 + _DATE_OFFSET}{entry.key_name}" if entry.key_name else ""
 
 
 def _group_entries(group_by: GroupBy, tag: str, entries: Sequence[LedgerEntry]) -> dict[str, list[LedgerEntry]]:
