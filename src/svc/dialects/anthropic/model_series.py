@@ -1,4 +1,7 @@
-"""The sampling parameters that each Claude series rejects, by model name.
+"""The parameters that each Claude series rejects, by model name.
+
+The effort exists from Opus 4.5 and Sonnet 4.6 on ("This model does not support the effort parameter"), `max` from 4.6
+on, and `xhigh` from Opus 4.7 on: platform.claude.com/docs/en/build-with-claude/effort.
 
 From 4.1 on, a request may have `temperature` or `top_p` ("cannot both be specified for this model"). From Opus 4.7 on,
 it may have none ("`temperature` is deprecated for this model"):
@@ -16,6 +19,23 @@ _NO_SAMPLING_MODELS: Final = re.compile(
     rf"claude-(?:fable|mythos|[a-z]+-{_VERSION_WITHOUT_SAMPLING}|{_VERSION_WITHOUT_SAMPLING}-[a-z])"
 )
 _ONE_PARAMETER_MODELS: Final = re.compile(rf"claude-(?:[a-z]+-{_VERSION_WITH_ONE}|{_VERSION_WITH_ONE}-[a-z])")
+_NO_EFFORT_MODELS: Final = re.compile(
+    r"claude-(?:instant|[1-3](?!\d)|v?[12]\b|(?:opus|sonnet|haiku)-[34](?:[-.][01])?(?![-.]?\d(?!\d{3}))"
+    r"|(?:sonnet|haiku)-4[-.]5|4(?:[-.][01])?-[a-z]|4[-.]5-(?:sonnet|haiku))"
+)
+_MAX_EFFORT_IS_HIGH: Final = re.compile(r"claude-(?:opus-4[-.]5|4[-.]5-opus)")
+_XHIGH_EFFORT_IS_HIGH: Final = re.compile(r"claude-(?:(?:opus|sonnet)-4[-.][56]|4[-.][56]-(?:opus|sonnet))(?!\d)")
+
+
+def supported_effort(model: str, effort: str) -> str | None:
+    """Return the effort, the highest one below it that the model accepts, or None if it accepts no effort."""
+    if _NO_EFFORT_MODELS.search(model) is not None:
+        return None
+    if effort == "xhigh" and _XHIGH_EFFORT_IS_HIGH.search(model) is not None:
+        return "high"
+    if effort == "max" and _MAX_EFFORT_IS_HIGH.search(model) is not None:
+        return "high"
+    return effort
 
 
 def rejects_sampling(model: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from svc.dialects.anthropic.documents import FILES_BETA_HEADER_LINE, encode_document
-from svc.dialects.anthropic.model_series import rejects_sampling, takes_one_sampling_parameter
+from svc.dialects.anthropic.model_series import rejects_sampling, supported_effort, takes_one_sampling_parameter
 from svc.dialects.anthropic.request_rules import (
     MIN_THINKING_BUDGET_TOKENS,
     UNLIMITED_TOP_K,
@@ -70,7 +70,7 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
         "tools": [_encode_tool(tool) for tool in request.tools] or None,
         "tool_choice": _encode_tool_choice(request),
         "thinking": _fit_thinking_budget(request, max_tokens, dropped),
-        "output_config": _encode_output_config(request),
+        "output_config": _encode_output_config(request, profile.model, dropped),
         "metadata": {"user_id": user} if user else None,
         "stream": request.stream or None,
     }
@@ -298,7 +298,7 @@ def _encode_tool_choice(request: ChatRequest) -> dict[str, Any] | None:
     return encoded
 
 
-def _encode_output_config(request: ChatRequest) -> dict[str, Any] | None:
+def _encode_output_config(request: ChatRequest, model: str, dropped: list[str]) -> dict[str, Any] | None:
     encoded: dict[str, Any] = {}
     response_format = request.response_format
     if response_format is not None and response_format.kind == "json_object":
@@ -308,7 +308,11 @@ def _encode_output_config(request: ChatRequest) -> dict[str, Any] | None:
         encoded["format"] = {"type": "json_schema", "schema": response_format.schema}
     effort = _EFFORT_ALIASES.get(request.effort, request.effort) if request.effort else None
     if effort:
-        encoded["effort"] = effort
+        supported = supported_effort(model, effort)
+        if supported != effort:
+            dropped.append("reasoning_effort")
+        if supported is not None:
+            encoded["effort"] = supported
     return encoded or None
 
 

@@ -24,6 +24,7 @@ _FIELD_NAMES: Final = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
     "output_config": "reasoning.effort",
     "output_config.effort": "reasoning.effort",
     "messages[].thinking": "input[].reasoning",

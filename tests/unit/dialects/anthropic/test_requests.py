@@ -259,3 +259,27 @@ def test_encode_request_to_openai_has_sampling_parameters_while_the_model_does_n
         sent = {"temperature", "top_p"} & json.loads(built.body).keys()
         assert sent == ({"temperature", "top_p"} if effort in efforts else set()), effort
         assert {"temperature", "top_p"} - sent <= set(built.dropped_fields)
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "sent"),
+    [
+        *((name, "high", None) for name in ("claude-3-5-sonnet-20241022", "claude-3-haiku-20240307", "claude-2.1")),
+        *((name, "high", None) for name in ("claude-sonnet-4-20250514", "claude-opus-4-0", "claude-opus-4-1-20250805")),
+        *((name, "high", None) for name in ("claude-haiku-4-5-20251001", "us.anthropic.claude-sonnet-4-5-v1:0")),
+        *((name, "high", None) for name in ("anthropic/claude-3.7-sonnet", "anthropic/claude-4.5-haiku")),
+        *((name, "high", "high") for name in ("claude-opus-4-5-20251101", "claude-sonnet-4-6", "claude-sonnet-5")),
+        *(
+            (name, "high", "high")
+            for name in ("claude-haiku-5-5", "claude-opus-4-10", "claude-mythos-preview", "other")
+        ),
+        *((name, "xhigh", "high") for name in ("claude-opus-4-5", "claude-opus-4-6", "anthropic/claude-4.6-sonnet")),
+        *((name, "xhigh", "xhigh") for name in ("claude-opus-4-7", "claude-sonnet-5-5", "claude-opus-5-20260901")),
+        ("claude-opus-4-5", "max", "high"),
+        ("claude-opus-4-6", "max", "max"),
+    ],
+)
+def test_encode_request_has_the_effort_that_the_model_accepts(model: str, effort: str, sent: str | None) -> None:
+    body, dropped = encode(upstream_model=model, reasoning_effort=effort)
+    assert body.get("output_config", {}).get("effort") == sent
+    assert dropped == (() if sent == effort else ("reasoning_effort",))
