@@ -15,10 +15,15 @@ _OWNER_PREFIX: Final = r"(?:[\w.-]+/|ft:)*"
 _COMPLETION_TOKENS_MODELS: Final = re.compile(_OWNER_PREFIX + r"(?:o[1-9]\d*|gpt-[5-9]|gpt-[12]\d)(?![a-z\d])")
 _NO_EFFORT_MODELS: Final = re.compile(_OWNER_PREFIX + r"(?:gpt-3|gpt-4|chatgpt-|gpt-5-chat|o1-mini|o1-preview)")
 _REASONING_MODELS: Final = re.compile(
-    _OWNER_PREFIX + r"(?:o[1-9]\d*(?![a-z\d])|gpt-5(?![.\d]|-chat)|gpt-5\.\d+-chat|gpt-(?:[6-9]|[12]\d)(?![a-z\d]))"
+    _OWNER_PREFIX
+    + r"(?:o[1-9]\d*(?![a-z\d])|gpt-5(?![.\d]|-chat)|gpt-5\.\d+-(?:chat|pro)|gpt-(?:[6-9]|[12]\d)(?![a-z\d]))"
 )
 _REASONS_ON_REQUEST: Final = re.compile(_OWNER_PREFIX + r"gpt-5\.[1-4](?!\d)")
 _REASONS_BY_DEFAULT: Final = re.compile(_OWNER_PREFIX + r"gpt-5\.\d")
+_HIGHEST_EFFORT_IS_HIGH: Final = re.compile(
+    _OWNER_PREFIX + r"(?:o[1-9]\d*(?![a-z\d])|gpt-5(?![.\d])|gpt-5\.1(?!\d|-codex-max))"
+)
+_HIGHEST_EFFORT_IS_XHIGH: Final = re.compile(_OWNER_PREFIX + r"gpt-5\.(?:[2-5](?!\d)|1-codex-max)")
 
 
 def requires_max_completion_tokens(model: str) -> bool:
@@ -29,6 +34,13 @@ def requires_max_completion_tokens(model: str) -> bool:
 def rejects_reasoning_effort(model: str) -> bool:
     """Return whether the model is known to reject `reasoning_effort`."""
     return _NO_EFFORT_MODELS.match(model) is not None
+
+
+def lower_effort(model: str, effort: str) -> str:
+    """Return the `reasoning_effort`, or the highest one of the model if that is lower."""
+    if effort in ("xhigh", "max") and _HIGHEST_EFFORT_IS_HIGH.match(model) is not None:
+        return "high"
+    return "xhigh" if effort == "max" and _HIGHEST_EFFORT_IS_XHIGH.match(model) is not None else effort
 
 
 def rejects_sampling(model: str, effort: str | None) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from svc.dialects.base import EncodedRequest, ModelProfile
 from svc.dialects.openai.documents import encode_file
-from svc.dialects.openai.model_series import rejects_reasoning_effort, rejects_sampling
+from svc.dialects.openai.model_series import lower_effort, rejects_reasoning_effort, rejects_sampling
 from svc.dialects.request_passthrough import apply_overrides
 from svc.dialects.tool_names import shorten_tool_name
 from svc.dialects.unsupported_fields import find_dropped_fields, lower_max_tokens
@@ -67,9 +67,14 @@ def encode_request(request: ChatRequest, profile: ModelProfile) -> EncodedReques
 
 
 def _supported_effort(request: ChatRequest, profile: ModelProfile, dropped: list[str]) -> str | None:
-    """Return the `reasoning_effort`, or None if the model series rejects it."""
-    if request.effort is None or not rejects_reasoning_effort(profile.model):
-        return request.effort
+    """Return the `reasoning_effort` that the model series accepts, or None if it rejects all of them."""
+    if request.effort is None:
+        return None
+    if not rejects_reasoning_effort(profile.model):
+        effort = lower_effort(profile.model, request.effort)
+        if effort != request.effort:
+            dropped.append("output_config.effort")
+        return effort
     is_only_field = request.response_format is None and not request.omitted
     dropped.append("output_config" if is_only_field else "output_config.effort")
     return None

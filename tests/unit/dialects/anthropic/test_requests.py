@@ -245,6 +245,7 @@ def test_encode_request_has_the_sampling_parameters_that_the_model_accepts(model
         ("openai/gpt-5.5", {"none"}),
         ("gpt-5-mini", set()),
         ("gpt-5.3-chat-latest", set()),
+        ("gpt-5.2-pro", set()),
         ("o4-mini", set()),
         ("gpt-6-sol", set()),
     ],
@@ -283,3 +284,23 @@ def test_encode_request_has_the_effort_that_the_model_accepts(model: str, effort
     body, dropped = encode(upstream_model=model, reasoning_effort=effort)
     assert body.get("output_config", {}).get("effort") == sent
     assert dropped == (() if sent == effort else ("reasoning_effort",))
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "sent"),
+    [
+        *((name, "max", "high") for name in ("o4-mini", "gpt-5", "openai/gpt-5-mini", "gpt-5.1", "gpt-5.1-codex")),
+        *((name, "xhigh", "high") for name in ("o3", "gpt-5-nano-2025-08-07", "gpt-5.1-2025-11-13")),
+        *((name, "max", "xhigh") for name in ("gpt-5.2", "gpt-5.4-mini", "gpt-5.5", "gpt-5.1-codex-max")),
+        *((name, "xhigh", "xhigh") for name in ("gpt-5.2", "gpt-5.5", "gpt-6-sol")),
+        *((name, "max", "max") for name in ("gpt-5.6", "gpt-6.1-terra", "deepseek-reasoner")),
+        ("gpt-5", "high", "high"),
+    ],
+)
+def test_encode_request_to_openai_has_at_most_the_highest_effort_of_the_model(
+    model: str, effort: str, sent: str
+) -> None:
+    raw = request_body(max_tokens=5, output_config={"effort": effort})
+    built = openai.dialect.encode_request(anthropic.dialect.decode_request(raw), ModelProfile(model))
+    assert json.loads(built.body)["reasoning_effort"] == sent
+    assert built.dropped_fields == (() if sent == effort else ("output_config.effort",))
