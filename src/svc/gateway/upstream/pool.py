@@ -8,15 +8,16 @@ Dialects and retries are not handled here.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from svc.errors import ProviderFailed, UsageError
+from svc.gateway.net.connection_race import ConnectionRace
 from svc.gateway.net.dns import DnsResolver
 from svc.gateway.net.read_mode import BufferedRead
 from svc.gateway.net.read_scheduler import ReadScheduler
@@ -29,8 +30,6 @@ from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.proxy_connector import ProxyConnector
 from svc.tls_context import create_client_context
 
-log = logging.getLogger("svc.gateway")
-
 READ_BUFFER_BYTES: Final = 32 * 1024
 """Maximum bytes of one read. A client that stops reading occupies up to 7 such reads in memory.
 
@@ -40,6 +39,8 @@ MAX_INLINE_BODY_BYTES: Final = 64 * 1024
 """Smaller bodies are copied into one buffer with the head, which takes a single write."""
 IDLE_CONNECTION_SECONDS: Final = 45.0
 """Seconds after which an idle connection is closed. Providers close theirs after a minute or more."""
+NEXT_ADDRESS_SECONDS: Final = 1.0
+"""Seconds after which the next address of a host is tried as well. TCP repeats a lost SYN after a second."""
 MAX_IDLE_CONNECTIONS: Final = 1024
 """Maximum number of idle connections per origin."""
 
@@ -65,6 +66,7 @@ class UpstreamPool:
         self._connections: set[UpstreamConnection] = set()
         self._connect_tasks: set[asyncio.Task[None]] = set()
         self._resolver = DnsResolver()
+        self._race = ConnectionRace(UpstreamConnection.close)
         self._proxy_connector = ProxyConnector(self._get_ssl_context)
         self.local_models: LocalModelLoader | None = None
         """Knows the ports of origins that are models of this machine."""
@@ -165,22 +167,20 @@ class UpstreamPool:
             call.awaits_load = False
 
     async def _open_connection(self, origin: UpstreamOrigin, port: int) -> UpstreamConnection:
-        """Connect to the first address that accepts. Raise the error of the last address if none does.
+        """Connect to the first address that responds. Raise the error of the last address if none accepts.
 
         With a proxy, the addresses are those of the proxy, which resolves the name of the provider itself.
         """
         host = origin.host if origin.proxy is None else origin.proxy.host
         addresses = await self._resolver.resolve(host)
-        for address in addresses[:-1]:
-            try:
-                return await self._connect_to_address(origin, address, port)
-            except OSError as error:
-                log.info("%s at %s: %s", host, address, error.with_traceback(None))  # see `_connect`
         if not addresses:
             raise OSError("the host name has no address")
-        return await self._connect_to_address(origin, addresses[-1], port)
+        if len(addresses) == 1:
+            return await self._connect_to_address(origin, port, addresses[0])
+        next_after = min(NEXT_ADDRESS_SECONDS, self._connect_timeout / len(addresses))
+        return await self._race.connect(addresses, partial(self._connect_to_address, origin, port), next_after)
 
-    async def _connect_to_address(self, origin: UpstreamOrigin, address: str, port: int) -> UpstreamConnection:
+    async def _connect_to_address(self, origin: UpstreamOrigin, port: int, address: str) -> UpstreamConnection:
         connection = UpstreamConnection(self, origin)
         if not origin.uses_tls:
             buffered_read = BufferedRead(connection, self.buffer, self.read_scheduler)
