@@ -169,7 +169,7 @@ def test_models_add_hub_errors_say_what_to_do(hub: FakeHub, tmp_path: Path) -> N
     assert "The Hub has no repository owner/none. Check the name" in error(tmp_path, hub, "hf:owner/none")
     assert "owner/weights has neither a GGUF file nor a speech model" in error(tmp_path, hub, "hf:owner/weights")
     assert "is not a GGUF file" in error(tmp_path, hub, "hf:owner/page")
-    assert "cannot be reached" in error(tmp_path, None, f"hf:{REPOSITORY}")
+    assert "cannot be reached: Connection refused. Check" in error(tmp_path, None, f"hf:{REPOSITORY}")
     assert "is not a repository of the Hub" in error(tmp_path, None, "hf:../x", status=2)
 
 

@@ -177,4 +177,5 @@ def _check_reachable(address: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.strip().partition("\n")[0][:300]

@@ -36,6 +36,7 @@ from huggingface_hub import (
 from svc.bundles.download import DownloadState, PartialFile, download, remove_partial_files
 from svc.errors import CommandFailed, InsufficientStorage, RegistryFailed, RegistryUnreachable, UsageError
 from svc.file_lock import hold_lock
+from svc.outbound_http import describe_http_error, find_environment_proxy
 from svc.stores.model_files.install import ModelFiles, describe_size, group_shards, suggest_name
 from svc.wire.bundle import BundleEntry
 
@@ -357,7 +358,7 @@ def _hub_errors(repository: str) -> Iterator[None]:
             f"The Hub at {constants.ENDPOINT} sent an invalid response for {repository}. Check HF_ENDPOINT and proxies."
         ) from error
     except httpx2.HTTPError as error:
+        reason = describe_http_error(error, find_environment_proxy(constants.ENDPOINT))
         raise CommandFailed(
-            f"The Hub at {constants.ENDPOINT} cannot be reached: {str(error) or type(error).__name__}. "
-            "Check the network and HF_ENDPOINT."
+            f"The Hub at {constants.ENDPOINT} cannot be reached: {reason}. Check the network and HF_ENDPOINT."
         ) from error
