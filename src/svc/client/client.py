@@ -198,7 +198,8 @@ class Client(BaseClient):
     ) -> Transcript:
         """Transcribe an audio file, given as a path or as bytes: WAV, MP3, FLAC or Ogg.
 
-        With the extra `whisper` at the gateway, it may also be M4A, MP4, WebM or AAC. `timeout_s` limits the whole call, in seconds. Raises SvcError.
+        With the extra `whisper` at the gateway, it may also be M4A, MP4, WebM or AAC. `timeout_s` limits the whole
+        call, in seconds. Raises SvcError.
         """
         return run_sync(self._core.transcribe(audio, model, language, timeout_s))
 
