@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import time
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -358,7 +359,7 @@ class RegistryConnection(HttpToolsProtocol):
         if self._span is not None:
             self._span.http_status, self._span.code, self._span.response_bytes = error.status, error.code, len(body)
         head = (
-            f"HTTP/1.1 {error.status} {type(error).__name__}\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\n"
             f"connection: {'keep-alive' if self._response_cycle.keep_alive else 'close'}\r\n"
         ) + "".join(f"{name}: {value}\r\n" for name, value in error.headers.items())

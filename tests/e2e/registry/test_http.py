@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import time
+from http import HTTPStatus
 
 import pytest
 
@@ -132,7 +133,7 @@ def test_http_if_range_requires_strong_match(registry):
 )
 def test_http_errors_have_gateway_error_format(registry, method, path, status, code):
     answer, body = ask(registry[0], method, path, b"x" if method == "PUT" else None)
-    assert answer.status == status
+    assert (answer.status, answer.reason) == (status, HTTPStatus(status).phrase)
     assert json.loads(body)["error"]["code"] == code
 
 
