@@ -19,9 +19,11 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -45,6 +47,7 @@ from svc.recipes import make, recipe
 from svc.settings import RoutingSettings, Settings
 from svc.stores.local_models import find_local_models
 
+MAX_CONCURRENT_PROBES: Final = 16
 VERSION_SEGMENT = re.compile(r"/v\d")
 
 
@@ -149,10 +152,20 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
     except UsageError as error:
         yield CheckResult("certificates", "bad", error.message, "fix SSL_CERT_FILE, or unset it")
         return
-    for name, provider in providers.items():
-        for number, account in enumerate(provider.accounts or (provider,), 1):
-            check_name = f"provider {name}" if number == 1 else f"provider {name}, account {number}"
-            yield _check_provider(check_name, account, tls, _key_variables_of(name, config))
+    with ThreadPoolExecutor(MAX_CONCURRENT_PROBES) as executor:  # each can wait for its name server and its timeout
+        probes = [
+            executor.submit(
+                _check_provider,
+                f"provider {name}" if number == 1 else f"provider {name}, account {number}",
+                account,
+                tls,
+                _key_variables_of(name, config),
+            )
+            for name, provider in providers.items()
+            for number, account in enumerate(provider.accounts or (provider,), 1)
+        ]
+        for probe in probes:
+            yield probe.result()
 
 
 def _check_aliases(config: Settings, providers: Mapping[str, Provider]) -> Iterator[CheckResult]:

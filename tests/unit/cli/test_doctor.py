@@ -317,6 +317,24 @@ def test_doctor_provider_with_tls_reports_certificate_errors(
                 default_ssl_context()
 
 
+def test_doctor_providers_are_probed_at_the_same_time(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    def respond_to_two(listener: socket.socket) -> None:
+        for connection in [listener.accept()[0] for _ in range(2)]:
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=respond_to_two, args=(listener,), daemon=True)
+        thread.start()
+        entry = f'base_url = "http://127.0.0.1:{listener.getsockname()[1]}/v1"\nmodels = [{{ id = "m" }}]\n'
+        names = ("one", "two")
+        (home / "svc.toml").write_text("".join(f'[[providers]]\nname = "{name}"\n{entry}' for name in names))
+        main(["doctor", "--json"])
+    found = findings(capsys)
+    assert [found[f"provider {name}"]["says"] for name in names] == ["1 model, reachable"] * 2
+
+
 def test_doctor_aliases_are_reported_with_their_models(
     capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

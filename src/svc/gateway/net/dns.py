@@ -31,6 +31,10 @@ class DnsResolver:
             lookup.add_done_callback(lambda _: self._lookups.pop(host, None))
         return await asyncio.shield(lookup)
 
+    def is_pending(self, host: str) -> bool:
+        """Return whether a lookup of the host is in progress."""
+        return host in self._lookups
+
     async def _look_up(self, host: str) -> list[str]:
         address_infos = await self._loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(address[0]) for *_, address in address_infos))

@@ -147,7 +147,8 @@ class UpstreamPool:
             call.fail_load(error)
         except TimeoutError:
             kind = "TLS connection" if origin.uses_tls else "connection"
-            call.fail(f"no {kind} to {_describe(origin)} within {self._connect_timeout:g} s", timed_out=True)
+            reason = ", as the name server is silent" if self._resolver.is_pending(_first_host(origin)) else ""
+            call.fail(f"no {kind} to {_describe(origin)} within {self._connect_timeout:g} s{reason}", timed_out=True)
         except (OSError, ValueError) as error:  # ValueError: the host name cannot be encoded
             error.with_traceback(None)  # breaks a reference cycle through the frames and the connection
             call.fail(f"no connection to {_describe(origin)}: {type(error).__name__}: {error}")
@@ -171,8 +172,7 @@ class UpstreamPool:
 
         With a proxy, the addresses are those of the proxy, which resolves the name of the provider itself.
         """
-        host = origin.host if origin.proxy is None else origin.proxy.host
-        addresses = await self._resolver.resolve(host)
+        addresses = await self._resolver.resolve(_first_host(origin))
         if not addresses:
             raise OSError("the host name has no address")
         if len(addresses) == 1:
@@ -269,6 +269,11 @@ class UpstreamPool:
         for connection in list(self._connections):
             connection.close()
         await self._proxy_connector.close()
+
+
+def _first_host(origin: UpstreamOrigin) -> str:
+    """Return the host to which connections are made: that of the proxy, if there is one."""
+    return origin.host if origin.proxy is None else origin.proxy.host
 
 
 def _describe(origin: UpstreamOrigin) -> str:
