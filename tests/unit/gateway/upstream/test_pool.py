@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 import uvloop
+from tests.unit.gateway.upstream.queued_call_cases import Receiver
 
 from svc.gateway.routing.providers import UpstreamOrigin
 from svc.gateway.upstream.call import UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
 from svc.gateway.upstream.pool import UpstreamPool
-from tests.unit.gateway.upstream.queued_call_cases import Receiver
 
 COUNT = 20
 
