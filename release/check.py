@@ -243,7 +243,9 @@ def read_address(process: subprocess.Popen[bytes], work: Path, deadline: float) 
             output += chunk
     if found is None:
         log = (work / "log").read_text(errors="replace")[-1000:]
-        raise BuildFailed(f"svc up printed no address in time. Its log ends: {log}")
+        if process.poll() is None and not log:
+            raise BuildFailed("svc up printed no address in time. A busy machine needs a higher --limit.")
+        raise BuildFailed(f"svc up printed no address. Its log ends: {log}")
     return found[1].decode()
 
 
