@@ -87,7 +87,12 @@ def test_file_that_is_no_audio_shows_the_error(speech_page: Page, tmp_path: Path
 def test_voice_speaks_the_text(speech_page: Page) -> None:
     speech_page.get_by_role("tab", name="Speak").click()
     speech_page.get_by_label("Model").filter(visible=True).select_option("espeak-en-us")
+    speech_page.get_by_label("Text", exact=True).fill("\N{GRINNING FACE}" * 4097)
+    expect(speech_page.get_by_role("alert")).to_have_text("The text has 4,097 characters. The most is 4,096.")
+    speech_page.get_by_role("button", name="Speak").click()
+    expect(speech_page.get_by_label("Text", exact=True)).to_be_focused()
     speech_page.get_by_label("Text", exact=True).fill("One two three.")
+    expect(speech_page.get_by_role("alert")).to_have_count(0)
     speech_page.get_by_role("button", name="Speak").click()
     player = speech_page.get_by_label("Spoken text")
     expect(player).to_be_visible(timeout=WAIT)

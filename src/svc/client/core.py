@@ -254,7 +254,7 @@ class ClientCore:
     async def transcribe(
         self, audio: str | os.PathLike[str] | bytes, model: str | None, language: str | None, timeout_s: float | None
     ) -> Transcript:
-        """Transcribe a WAV file."""
+        """Transcribe an audio file."""
         if isinstance(audio, bytes | bytearray | memoryview):
             data = bytes(audio)
         elif isinstance(audio, str | os.PathLike):

@@ -2,6 +2,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError } from "../../api/client";
 import { BusyButton } from "../../components/busy-button";
+import { Field, type FieldProblems, focusFirstInvalid } from "../../components/field";
+import { formatCount } from "../../components/format";
 import { ErrorNotice } from "../../components/notices";
 import { synthesize } from "./synthesis";
 
@@ -16,6 +18,7 @@ export function SpeakPanel({ voices }: { voices: string[] }) {
   const [controller, setController] = useState<AbortController | null>(null);
   const [address, setAddress] = useState("");
   const latest = useRef<AbortController | null>(null);
+  const form = useRef<HTMLFormElement>(null);
   const player = useRef<HTMLAudioElement>(null);
 
   useEffect(() => () => latest.current?.abort(), []);
@@ -24,8 +27,16 @@ export function SpeakPanel({ voices }: { voices: string[] }) {
     if (address) void player.current?.play().catch(() => undefined); // the user presses play if autoplay is blocked
   }, [address]);
 
+  const length = Array.from(text).length; // as the gateway counts
+  const problems: FieldProblems = length <= MAX_CHARACTERS ? {} : {
+    input: `The text has ${formatCount(length)} characters. The most is ${formatCount(MAX_CHARACTERS)}.`,
+  };
   const speak = async (event: Event): Promise<void> => {
     event.preventDefault();
+    if (problems["input"]) {
+      focusFirstInvalid(form.current);
+      return;
+    }
     const current = new AbortController();
     latest.current = current;
     setController(current);
@@ -39,7 +50,7 @@ export function SpeakPanel({ voices }: { voices: string[] }) {
     setController(null);
   };
   return (
-    <form class="stack" onSubmit={speak}>
+    <form ref={form} class="stack" onSubmit={speak}>
       <div class="row end">
         <label class="field">
           Model
@@ -52,13 +63,13 @@ export function SpeakPanel({ voices }: { voices: string[] }) {
           <input value={voice} maxLength={64} required onInput={(event) => setVoice(event.currentTarget.value)} />
         </label>
       </div>
-      <label class="field">
-        Text
-        <textarea
-          rows={3} required maxLength={MAX_CHARACTERS} value={text}
-          onInput={(event) => setText(event.currentTarget.value)}
-        />
-      </label>
+      <Field name="input" label="Text" problems={problems}>
+        {(attributes) => (
+          <textarea
+            {...attributes} rows={3} required value={text} onInput={(event) => setText(event.currentTarget.value)}
+          />
+        )}
+      </Field>
       <div class="row">
         <BusyButton type="submit" class="primary" isBusy={controller !== null}>
           {controller ? "Speaking…" : "Speak"}
