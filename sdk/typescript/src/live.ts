@@ -441,7 +441,9 @@ const OPEN_FAILED: unknown = Symbol("open failed");
 
 /** Return the bytes of audio. Throws InvalidRequest for other values. */
 export function toBytes(pcm: Pcm): Uint8Array {
-  if (ArrayBuffer.isView(pcm)) return new Uint8Array(pcm.buffer, pcm.byteOffset, pcm.byteLength);
+  // Floats and 32-bit integers would be read as noise.
+  const sampleBytes = (pcm as { BYTES_PER_ELEMENT?: number } | undefined)?.BYTES_PER_ELEMENT ?? 1;
+  if (ArrayBuffer.isView(pcm) && sampleBytes <= 2) return new Uint8Array(pcm.buffer, pcm.byteOffset, pcm.byteLength);
   if (pcm instanceof ArrayBuffer) return new Uint8Array(pcm);
   throw new InvalidRequest("The audio is not an Int16Array, Uint8Array or ArrayBuffer.", { param: "pcm" });
 }

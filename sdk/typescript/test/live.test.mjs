@@ -72,6 +72,7 @@ test("live yields typed events", async () => {
       await session.feed(new Uint8Array(3));
       await session.feed(new Uint8Array(3));
       assert.equal((await session.finish()).text, "3206 bytes");
+      await assert.rejects(session.feed(new Float32Array(1)), InvalidRequest);
       await session.feed(new ArrayBuffer(4));
       session.reset();
       session.flush();

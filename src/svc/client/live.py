@@ -184,8 +184,9 @@ class LiveSession:
 
     async def feed(self, pcm: bytes) -> None:
         """Send 16-bit little-endian mono samples at 16 kHz, of any length. Raises SvcError if the session has ended."""
-        for offset in range(0, len(pcm), LIVE_AUDIO_FRAME_BYTES):
-            await self._send(bytes(pcm[offset : offset + LIVE_AUDIO_FRAME_BYTES]), self._idle_timeout)
+        audio = _to_bytes(pcm)
+        for offset in range(0, len(audio), LIVE_AUDIO_FRAME_BYTES):
+            await self._send(audio[offset : offset + LIVE_AUDIO_FRAME_BYTES], self._idle_timeout)
 
     async def flush(self) -> None:
         """End the utterance. `next` returns the final. Raises SvcError."""
@@ -443,3 +444,17 @@ def _describe_close(error: ConnectionClosed) -> str:
     if error.rcvd_then_sent is False:  # the client has closed first, such as after a message that is too large
         return str(error)
     return f"the gateway closed the connection with code {str(error.rcvd).rstrip('. ')}"
+
+
+def _to_bytes(pcm: Any) -> bytes:
+    """Return the bytes of any object with a buffer, such as a NumPy array of 16-bit integers. Raises InvalidRequest."""
+    if isinstance(pcm, bytes):
+        return pcm
+    try:
+        view = memoryview(pcm)
+    except TypeError:
+        raise InvalidRequest(f"The audio is not bytes, but {type(pcm).__name__}.", param="pcm") from None
+    if view.format not in ("B", "b", "c", "h", "<h"):
+        hint = " For floats: (samples * 32767).astype('<i2')." if view.format in ("f", "d", "<f", "<d") else ""
+        raise InvalidRequest(f"The audio is not 16-bit integers, but {view.format!r}.{hint}", param="pcm")
+    return view.tobytes()

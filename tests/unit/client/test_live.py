@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -430,7 +431,12 @@ def test_live_close_of_hanging_server_ends_while_another_feeds(
 
 def test_live_client_with_infinite_timeout_feeds_and_finishes(serve_live: Serve, run: Run) -> None:
     async def finish(session: Session) -> Any:
-        await session.call("feed", b"\0\0")
+        audio: Any
+        for audio in (b"\0\0", bytearray(2), array("h", [0]), memoryview(b"\0\0")):
+            await session.call("feed", audio)
+        for audio, message in ((array("f", [0]), "astype"), (array("i", [0]), "'i'"), ("text", "not bytes, but str")):
+            with pytest.raises(errors.InvalidRequest, match=message):
+                await session.call("feed", audio)
         return (await session.call("finish")).text
 
     assert run(serve_live(serve_texts), finish, timeout=math.inf) == "final 1"
