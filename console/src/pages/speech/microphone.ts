@@ -3,6 +3,9 @@ import workletUrl from "./capture.worklet.ts?worker&url";
 
 export const SAMPLE_RATE = 16_000;
 
+/** The sections of a low-pass filter of the sixth order. */
+const BUTTERWORTH_Q_DECIBELS = [-5.7, -3, 5.7];
+
 export interface Frame {
   pcm: ArrayBuffer;
   /** The loudest sample of the frame, from 0 to 1. */
@@ -26,10 +29,9 @@ export class Microphone {
       throw new MicrophoneError("Browsers offer the microphone over HTTPS or at localhost only. Open the console there.");
     }
     // The context resamples the device's audio. Its module is loaded first, so that no audio of the device is lost.
-    const audio = new AudioContext({ sampleRate: SAMPLE_RATE });
+    let audio = await openContext({ sampleRate: SAMPLE_RATE });
     let stream: MediaStream;
     try {
-      await audio.audioWorklet.addModule(workletUrl);
       stream = await navigator.mediaDevices.getUserMedia({
         audio: { channelCount: 1, echoCancellation: true, noiseSuppression: true },
       });
@@ -37,13 +39,28 @@ export class Microphone {
       await audio.close();
       throw new MicrophoneError(describeError(error));
     }
-    const microphone = new Microphone(stream, audio);
+    let microphone = new Microphone(stream, audio);
+    let source: AudioNode;
+    try {
+      source = audio.createMediaStreamSource(stream);
+    } catch {
+      // Firefox connects a device only to a context of the device's rate. The worklet resamples then.
+      await audio.close();
+      try {
+        audio = await openContext({});
+        microphone = new Microphone(stream, audio);
+        source = withoutHighFrequencies(audio, audio.createMediaStreamSource(stream));
+      } catch (error) {
+        await microphone.stop();
+        throw error;
+      }
+    }
     // Not called for a track that `stop` has ended.
     for (const track of stream.getTracks()) track.addEventListener("ended", onEnd);
     try {
       const capture = new AudioWorkletNode(audio, "capture", { numberOfOutputs: 0, channelCount: 1 });
       capture.port.onmessage = ({ data }: MessageEvent<Frame>) => onFrame(data);
-      audio.createMediaStreamSource(stream).connect(capture);
+      source.connect(capture);
     } catch (error) {
       await microphone.stop();
       throw error;
@@ -55,6 +72,28 @@ export class Microphone {
     for (const track of this.stream.getTracks()) track.stop();
     if (this.audio.state !== "closed") await this.audio.close();
   }
+}
+
+async function openContext(options: AudioContextOptions): Promise<AudioContext> {
+  const audio = new AudioContext(options);
+  try {
+    await audio.audioWorklet.addModule(workletUrl);
+  } catch (error) {
+    await audio.close();
+    throw new MicrophoneError(describeError(error));
+  }
+  return audio;
+}
+
+/** Removes what a rate of 16 kHz cannot hold, and would turn into noise. */
+function withoutHighFrequencies(audio: AudioContext, source: AudioNode): AudioNode {
+  let last = source;
+  for (const Q of BUTTERWORTH_Q_DECIBELS) {
+    const filter = new BiquadFilterNode(audio, { type: "lowpass", frequency: 6500, Q });
+    last.connect(filter);
+    last = filter;
+  }
+  return last;
 }
 
 function describeError(error: unknown): string {
