@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import select
 import stat
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Protocol
+
+log = logging.getLogger("svc")
 
 
 class LineOutput(Protocol):
@@ -71,9 +74,23 @@ class RotatedFile:
         """Open the file, so that a wrong path is an error at the start. Raises OSError."""
         self._path = path
         self._file = self._open()
+        self._is_failing = False
 
     def write(self, data: bytes, /) -> None:
-        """Append complete lines. Raises LinesLost and OSError."""
+        """Append complete lines, and log the first failure and its end. Raises LinesLost and OSError."""
+        try:
+            self._write_lines(data)
+        except OSError as error:
+            if not self._is_failing:
+                self._is_failing = True
+                reason = "its disk is full" if isinstance(error, LinesLost) else error.strerror or str(error)
+                log.error("%s cannot be written, so its lines are dropped: %s", self._path, reason)
+            raise
+        if self._is_failing:
+            self._is_failing = False
+            log.warning("%s can be written again", self._path)
+
+    def _write_lines(self, data: bytes) -> None:
         if not self._is_current():
             self._file.close()
             self._file = self._open()

@@ -89,7 +89,9 @@ def test_stream_made_non_blocking_by_another_process_loses_no_line() -> None:
     assert read == data
 
 
-def test_rotated_file_directory_missing_for_a_while_recovers(tmp_path: Path) -> None:
+def test_rotated_file_directory_missing_for_a_while_recovers_and_logs_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     file = RotatedFile(folder / "a.log")
@@ -103,6 +105,10 @@ def test_rotated_file_directory_missing_for_a_while_recovers(tmp_path: Path) -> 
     file.close()
     assert (folder / "a.log").read_bytes() == b"2\n"
     assert (tmp_path / "old" / "a.log").read_bytes() == b"1\n"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{folder}/a.log cannot be written, so its lines are dropped: No such file or directory",
+        f"{folder}/a.log can be written again",
+    ]
 
 
 def test_rotated_file_truncated_continues_at_start(tmp_path: Path) -> None:
