@@ -265,10 +265,10 @@ def test_encode_request_to_openai_has_sampling_parameters_while_the_model_does_n
 @pytest.mark.parametrize(
     ("model", "effort", "sent"),
     [
-        *((name, "high", None) for name in ("claude-3-5-sonnet-20241022", "claude-3-haiku-20240307", "claude-2.1")),
         *((name, "high", None) for name in ("claude-sonnet-4-20250514", "claude-opus-4-0", "claude-opus-4-1-20250805")),
         *((name, "high", None) for name in ("claude-haiku-4-5-20251001", "us.anthropic.claude-sonnet-4-5-v1:0")),
-        *((name, "high", None) for name in ("anthropic/claude-3.7-sonnet", "anthropic/claude-4.5-haiku")),
+        *((name, "high", None) for name in ("anthropic/claude-4-sonnet", "anthropic/claude-4.5-haiku")),
+        *((name, "high", "high") for name in ("claude-3-5-sonnet-20241022", "claude-3-haiku-20240307")),
         *((name, "high", "high") for name in ("claude-opus-4-5-20251101", "claude-sonnet-4-6", "claude-sonnet-5")),
         *(
             (name, "high", "high")
