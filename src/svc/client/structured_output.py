@@ -51,8 +51,10 @@ def parse_structured_stream(text: str, schema: JsonSchema | None, finish_reason:
     return parse_structured(text, schema, finish_reason)
 
 
-def _find_problem(value: Any, schema: JsonSchema, path: str) -> str | None:
+def _find_problem(value: Any, schema: JsonSchema | bool, path: str) -> str | None:
     place = path or "the value"
+    if isinstance(schema, bool):  # https://json-schema.org/draft/2020-12/json-schema-core#section-4.3.2
+        return None if schema else f"{place} is not allowed"
     json_type, allowed_types = _json_type(value), schema.get("type", ())
     types = (allowed_types,) if isinstance(allowed_types, str) else tuple(allowed_types)
     if types and json_type not in types and not (json_type == "integer" and "number" in types):
@@ -63,7 +65,7 @@ def _find_problem(value: Any, schema: JsonSchema, path: str) -> str | None:
         return f"{place} is not {msgspec.json.encode(schema['const']).decode()}"
     if "anyOf" in schema and all(_find_problem(value, option, path) for option in schema["anyOf"]):
         return f"{place} matches none of the alternatives"
-    if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
+    if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping | bool):
         problems = (_find_problem(item, items, f"{path}[{index}]") for index, item in enumerate(value))
         return next((problem for problem in problems if problem), None)
     return _find_field_problem(value, schema, path) if isinstance(value, dict) else None

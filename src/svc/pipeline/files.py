@@ -167,10 +167,9 @@ def write_chunks(chunks: Sequence[StageChunk], path: Path) -> None:
 
 def join_output(chunks: Sequence[StageChunk]) -> tuple[str, bytes | None]:
     """Return the text of a stage, or its audio as a WAV file."""
+    text = "".join(chunk for chunk in chunks if isinstance(chunk, str))
     audio_chunks = [chunk for chunk in chunks if isinstance(chunk, AudioChunk)]
-    return "".join(chunk for chunk in chunks if isinstance(chunk, str)), encode_wav(
-        audio_chunks
-    ) if audio_chunks else None
+    return text, encode_wav(audio_chunks) if audio_chunks else None
 
 
 def encode_wav(audio_chunks: Sequence[AudioChunk]) -> bytes:

@@ -73,6 +73,8 @@ def test_chat_parsed_without_schema_or_of_a_cut_response_raises(call: Call, serv
         ("b", {"const": "a"}, 'the value is not "a"'),
         (1, {"anyOf": [{"type": "string"}, {"type": "null"}]}, "matches none of the alternatives"),
         (1, {"type": ["string", "null"]}, "not string or null"),
+        ({"city": 1}, {"properties": {"city": False}}, "city is not allowed"),
+        ([1], {"items": False}, r"\[0\] is not allowed"),
     ],
 )
 def test_parse_structured_wrong_value_names_the_place(value: Any, schema: dict[str, Any], problem: str) -> None:
@@ -91,6 +93,7 @@ def test_parse_structured_wrong_value_names_the_place(value: Any, schema: dict[s
         ([], {"type": "array", "items": {"type": "string"}}),
         (1, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
         ({"a": [1]}, {}),
+        ({"a": [1]}, {"properties": {"a": {"items": True}, "b": False}, "anyOf": [True]}),
     ],
 )
 def test_parse_structured_matching_value_is_returned(value: Any, schema: dict[str, Any]) -> None:

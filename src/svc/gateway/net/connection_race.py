@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 log = logging.getLogger("svc.gateway")
@@ -48,10 +49,11 @@ class ConnectionRace(Generic[Connection]):
                 winner = attempts[-1]
             return winner.result()
         finally:
-            losers = {
-                address: attempt for address, attempt in zip(ordered, attempts, strict=False) if attempt is not winner
-            }
-            await self._close_losers(losers)
+            # Without an await here: if it were cancelled, no one would close the connection of the winner.
+            for address, attempt in zip(ordered, attempts, strict=False):
+                if attempt is not winner:
+                    attempt.add_done_callback(partial(self._close_loser, address))
+                    attempt.cancel()
 
     def _record_silent(
         self, ordered: Sequence[str], attempts: Sequence[asyncio.Task[Connection]], winner: asyncio.Task[Connection]
@@ -65,18 +67,13 @@ class ConnectionRace(Generic[Connection]):
             if not attempt.done():
                 self._silent_until[address] = now + SILENT_ADDRESS_SECONDS
 
-    async def _close_losers(self, losers: Mapping[str, asyncio.Task[Connection]]) -> None:
-        for attempt in losers.values():
-            attempt.cancel()
-        if losers:
-            await asyncio.wait(losers.values())
-        for address, attempt in losers.items():
-            if attempt.cancelled():
-                continue
-            if (error := attempt.exception()) is None:
-                self._close(attempt.result())
-            else:  # the traceback is part of a reference cycle through the connection
-                log.info("%s: %s", address, error.with_traceback(None))
+    def _close_loser(self, address: str, attempt: asyncio.Task[Connection]) -> None:
+        if attempt.cancelled():
+            return
+        if (error := attempt.exception()) is None:
+            self._close(attempt.result())
+        else:  # the traceback is part of a reference cycle through the connection
+            log.info("%s: %s", address, error.with_traceback(None))
 
 
 async def _wait_for_first(

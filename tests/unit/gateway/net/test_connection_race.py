@@ -12,7 +12,10 @@ SOON = 0.01
 
 
 class Network:
-    """Addresses that accept, refuse, or are silent until `released` is set. A connection is the name of its address."""
+    """Addresses that accept, refuse, or are silent until `released` is set. A connection is the name of its address.
+
+    The attempt at an address that is slow to cancel ends only when `released` is set.
+    """
 
     def __init__(self, **behaviour: str) -> None:
         self.tried: list[str] = []
@@ -32,11 +35,19 @@ class Network:
             except asyncio.CancelledError:
                 self.cancelled.append(address)
                 raise
+        if self._behaviour[address] == "slow to cancel":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await self.released.wait()
         return address
 
     async def run(self, next_after: float = SOON) -> str:
         self.tried.clear()
-        return await self.race.connect(list(self._behaviour), self.connect, next_after)
+        try:
+            return await self.race.connect(list(self._behaviour), self.connect, next_after)
+        finally:
+            await asyncio.sleep(0)  # the other attempts get their cancellation
 
 
 async def test_race_silent_address_does_not_prevent_a_connection_and_is_tried_last_afterwards() -> None:
@@ -68,6 +79,13 @@ async def test_race_late_response_of_the_first_address_wins() -> None:
     network.released.set()
     assert await attempt == "a"
     assert network.closed + network.cancelled == ["b"]
+
+
+async def test_race_does_not_wait_for_other_attempts_so_that_a_cancellation_cannot_lose_the_connection() -> None:
+    network = Network(a="slow to cancel", b="accept")
+    async with asyncio.timeout(5):
+        assert await network.run() == "b"
+    network.released.set()
 
 
 async def test_race_cancelled_ends_all_attempts() -> None:
