@@ -16,6 +16,8 @@ from svc.dialects.validation import decode_upstream_json, decode_upstream_object
 
 MAX_COLLECTED_BYTES: Final = 32 * 1024 * 1024
 """Maximum bytes of the items of one stream. Later items and texts are left out."""
+ITEM_OVERHEAD_BYTES: Final = 512
+"""Counted for each item and each text, because an object without content occupies memory as well."""
 _ARGUMENT_FIELDS: Final = {
     "response.function_call_arguments.delta": "arguments",
     "response.custom_tool_call_input.delta": "input",
@@ -63,7 +65,7 @@ class StreamedOutput:
 
     def _add_item(self, event: NativeEvent) -> None:
         index, item = _to_index(event.output_index), bytes(event.item)
-        if not self._count(len(item)):
+        if not self._count(len(item) + ITEM_OVERHEAD_BYTES):
             return
         if event.type == "response.output_item.done":
             self._done[index] = item
@@ -75,10 +77,12 @@ class StreamedOutput:
         open_item = self._open.get(_to_index(event.output_index))
         delta = bytes(event.delta)
         is_known = event.type in _PART_DELTAS or event.type in _ARGUMENT_FIELDS
-        if open_item is None or not is_known or not delta.startswith(b'"') or not self._count(len(delta)):
+        if open_item is None or not is_known or not delta.startswith(b'"'):
             return
         place = (event.type, _to_index(event.content_index or event.summary_index))
         text = open_item.texts.get(place)
+        if not self._count(len(delta) + (ITEM_OVERHEAD_BYTES if text is None else 0)):
+            return
         if text is None:
             text = open_item.texts[place] = bytearray()
         text += delta[1:-1]

@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from tests.codecs import create_responses_stream, encode_responses_request, responses_codec
 from tests.fakes import anthropic_wire, openai_wire, responses_wire
@@ -13,8 +14,10 @@ from tests.openresponses import read_events, validate_events
 
 from svc.dialects import anthropic, openai
 from svc.dialects.base import Dialect, ModelProfile
+from svc.dialects.responses.native_schema import NativeEvent
 from svc.dialects.responses.response_passthrough import pass_through_response
 from svc.dialects.responses.stream_encoder import MAX_STREAMED_CHARS
+from svc.dialects.responses.streamed_output import ITEM_OVERHEAD_BYTES, MAX_COLLECTED_BYTES, StreamedOutput
 from svc.errors import ProviderFailed, RateLimited
 from svc.wire.usage import TokenUsage
 
@@ -197,6 +200,21 @@ def test_native_stream_cut_has_parts_of_open_item(
     assert [part[text_field] for part in output[1][field]] == ['a"\U0001f600', "ü"]
     assert {part["type"] for part in output[1][field]} == {part_type}
     assert output[1].get("status") == ("incomplete" if "status" in item else None)
+
+
+@pytest.mark.parametrize("event_type", ["response.output_item.done", "response.output_text.delta"])
+def test_streamed_output_number_of_items_and_texts_is_bounded(event_type: str) -> None:
+    output = StreamedOutput()
+    message = b'{"type":"message","content":[]}'
+    output.add_event(NativeEvent("response.output_item.added", item=msgspec.Raw(message)))
+    large = b'"' + bytes(MAX_COLLECTED_BYTES - 100 * ITEM_OVERHEAD_BYTES) + b'"'
+    output.add_event(NativeEvent("response.output_item.done", item=msgspec.Raw(large), output_index=1))
+    for index in range(200):
+        item = {"output_index": 2 + index, "item": msgspec.Raw(message)}
+        delta = {"content_index": index, "delta": msgspec.Raw(b'""')}
+        output.add_event(NativeEvent(event_type, **(item if event_type.endswith("done") else delta)))
+    items = output.list_items()
+    assert 50 < len(items) + len(items[0]["content"]) < 100
 
 
 @pytest.mark.parametrize(("item_type", "field"), [("function_call", "arguments"), ("custom_tool_call", "input")])
