@@ -117,7 +117,7 @@ class _WorkerProcess:
         self._end(signal.SIGTERM)
 
     def interrupt(self) -> None:
-        """Let it end at once, if it has got SIGTERM."""
+        """End it at once. It must have got SIGTERM before."""
         self._end(signal.SIGINT)
 
     def _end(self, number: signal.Signals) -> None:

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGHUP, _ignore_signal)
     if _is_reloadable(arguments) or list(arguments[:2]) == ["registry", "serve"]:
         signal.signal(signal.SIGUSR1, _ignore_signal)  # it reopens log files once the server runs
-        signal.signal(signal.SIGUSR2, _ignore_signal)  # other servers reload or upgrade, and only workers handle it
+        signal.signal(signal.SIGUSR2, _ignore_signal)  # for other servers it means reload or upgrade
     sys.unraisablehook = partial(_handle_unraisable, sys.unraisablehook)
     with warnings.catch_warnings():
         warnings.showwarning = partial(_show_warning, warnings.showwarning)

@@ -1,7 +1,7 @@
 """Show usage and cost: ledger entries, newest first, totals, or one request with its attempts.
 
-Costs are in USD, and empty where a price is unknown. Totals say on standard error how many requests their cost lacks.
-An entry appears within two seconds of its response.
+Costs are in USD, and empty where a price is unknown. With totals, a line on standard error says how many requests the
+costs do not include. An entry appears within two seconds of its response.
 With --gateway URL, the command queries a remote gateway. SVC_API_KEY must be a key with the scope admin.
 
 Examples:
@@ -143,14 +143,14 @@ def _print_sums(by: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _report_unpriced_requests(rows: list[dict[str, Any]]) -> None:
-    """Say on standard error how many requests the costs lack. Nothing if the table has no cost at all."""
+    """Print on standard error how many requests the costs do not include. Print nothing if the table has no costs."""
     unpriced = sum(
         [row.get("unpriced_requests", 0) if row["cost_usd"] is not None else row["requests"] for row in rows]
     )
     if unpriced and any(row["cost_usd"] is not None for row in rows):
         print(
-            f"svc usage: USD lacks {unpriced} of {sum([row['requests'] for row in rows])} requests. "
-            "They failed without usage, or the price of their model is not known.",
+            f"svc usage: USD excludes {unpriced} of {sum([row['requests'] for row in rows])} requests. "
+            "Those failed without usage, or the price of their model is not known.",
             file=sys.stderr,
         )
 

@@ -25,7 +25,7 @@ PipelineInput = str | bytes | os.PathLike[str]
 class PipelineStageResult(msgspec.Struct, frozen=True):
     """The result of one stage. `ms` is its time in milliseconds. `audio` is a WAV file.
 
-    `route` is `device` or `gateway`. Stages overlap. `usage` and `finish_reason` are those of a language
+    `route` is `device` or `gateway`. The times of stages overlap. `usage` and `finish_reason` are those of a language
     model, and `provider` is the one that responded.
     """
 

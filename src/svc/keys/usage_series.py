@@ -50,7 +50,7 @@ class SeriesAmounts(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     """Cost in USD. Null if no request's price is known."""
     unpriced_requests: int
-    """Those whose cost `cost_usd` lacks. They failed without usage, or the price of their model is not known."""
+    """Requests that `cost_usd` excludes. They failed without usage, or the price of their model is not known."""
 
 
 class SeriesGroupTotals(SeriesAmounts, frozen=True, kw_only=True):

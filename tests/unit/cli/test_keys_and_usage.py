@@ -77,7 +77,7 @@ def test_usage_totals_without_all_costs_say_so(
     insert_usage(home, shop, 3, cost_usd=None)  # the first two exist
     assert json.loads(command("usage", "--by", "key", "--json"))[0]["unpriced_requests"] == 1
     assert main(["usage", "--by", "key"]) == 0
-    assert capsys.readouterr().err.startswith("svc usage: USD lacks 1 of 3 requests.")
+    assert capsys.readouterr().err.startswith("svc usage: USD excludes 1 of 3 requests.")
 
 
 def test_keys_show_finds_key_by_id_name_and_prefix(command: Command, shop: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ export function TotalCards({ totals }: { totals: SeriesAmounts }) {
       </dl>
       {totals.unpriced_requests > 0 && (
         <p class="hint">
-          The cost lacks {formatCount(totals.unpriced_requests)} of {formatCount(totals.requests)} requests. They failed
+          The cost excludes {formatCount(totals.unpriced_requests)} of {formatCount(totals.requests)} requests. Those failed
           without usage, or the price of their model is not known.
         </p>
       )}

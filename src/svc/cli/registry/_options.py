@@ -1,4 +1,4 @@
-"""Options of the registry's actions, and what they mean."""
+"""The shared options of the registry's actions, and the store, server and limits that they select."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The parameters that each Claude series rejects, by model name.
 
-Of Claude 4, Opus 4.5 and Sonnet 4.6 were the first with an effort ("This model does not support the effort
-parameter"). 4.6 added `max`, and Opus 4.7 `xhigh`: platform.claude.com/docs/en/build-with-claude/effort.
+Opus 4.5 and Sonnet 4.6 are the first models of Claude 4 with an effort. Others reject it ("This model does not support
+the effort parameter"). 4.6 added `max`, and Opus 4.7 `xhigh`: platform.claude.com/docs/en/build-with-claude/effort.
 
 From 4.1 on, a request may have `temperature` or `top_p` ("cannot both be specified for this model"). From Opus 4.7 on,
 it may have none ("`temperature` is deprecated for this model"):
@@ -23,7 +23,7 @@ _NO_EFFORT_MODELS: Final = re.compile(
     r"claude-(?:(?:opus|sonnet)-4(?:[-.][01])?(?![-.]?\d(?!\d{3}))|(?:sonnet|haiku)-4[-.]5"
     r"|4(?:[-.][01])?-[a-z]|4[-.]5-(?:sonnet|haiku))"
 )
-"""Models before Claude 4 are retired, so that no effort is left out for their names."""
+"""Models of Claude 4. Older ones are retired, and not listed."""
 _MAX_EFFORT_IS_HIGH: Final = re.compile(r"claude-(?:opus-4[-.]5|4[-.]5-opus)")
 _XHIGH_EFFORT_IS_HIGH: Final = re.compile(r"claude-(?:(?:opus|sonnet)-4[-.][56]|4[-.][56]-(?:opus|sonnet))(?!\d)")
 

@@ -48,7 +48,7 @@ class MetricsPublisher:
         self._task = asyncio.get_running_loop().create_task(self._publish(), name="metrics")
 
     async def close(self) -> None:
-        """Stop publishing. The counts since the last time are published once more: those of all requests stay."""
+        """Publish once more, so that no count of this worker is lost, and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -110,7 +110,7 @@ class MetricsPublisher:
     async def aggregate(self) -> MetricsSnapshot:
         """Publish the metrics of this worker, and return the sum of those of all workers.
 
-        Without the former, counters would fall if another worker serves the next scrape within
+        If this worker did not publish, counters could fall when another worker serves the next scrape within
         METRICS_PUBLISH_SECONDS.
         """
         snapshot = self._snapshot()

@@ -3,7 +3,7 @@
     idle ── connection, preload ──> running ── process exits ──> backoff (0.5 s to 30 s) ──> idle
 
 The gateway owns the listening socket and the process inherits it. So the address never changes, and connections wait in
-the socket's queue until the process accepts them. `stop` kills the process. So does a lack of its heartbeats.
+the socket's queue until the process accepts them. `stop` kills the process, and so does a lack of heartbeats.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VOICE_STABLE_UPTIME_SECONDS = 60.0
 """After this uptime, a crash resets the backoff."""
 VOICE_STOP_TIMEOUT_SECONDS = 5.0
 VOICE_SILENCE_TIMEOUT_SECONDS = 20.0
-"""Seconds without a heartbeat, twice in a row, after which the process is killed. Its start takes some of them."""
+"""A process without a heartbeat for twice this time is killed. The start of the process counts as well."""
 _LISTEN_BACKLOG = 128
 _work_decoder = msgspec.json.Decoder(SpeechWork)
 

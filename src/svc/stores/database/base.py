@@ -171,7 +171,7 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     """None if no request's price is known."""
     # end: usage sum
     unpriced_requests: int = 0
-    """The requests whose cost `cost_usd` lacks. Missing in the API if there are none, or if `cost_usd` is null."""
+    """Requests that `cost_usd` does not include. Missing in the API if there are none, or if `cost_usd` is null."""
 
 
 class EntryPage(msgspec.Struct, frozen=True):
