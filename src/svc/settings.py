@@ -15,6 +15,7 @@ import msgspec
 
 from svc.config_file import INCLUDE_KEY, ConfigTables, read_config_file
 from svc.errors import UsageError
+from svc.state_folder import find_state_folder
 from svc.wire.chat import UpstreamOverrides
 from svc.wire.toml_errors import find_error_path, list_allowed_values
 from svc.wire.type_names import with_json_types
@@ -512,11 +513,6 @@ def _strip_comment(line: str) -> str:
     return match[0] if match is not None else line
 
 
-def find_home(environ: Mapping[str, str]) -> Path:
-    """Return the state folder, which may not exist."""
-    return Path(environ.get("SVC_HOME") or "~/.svc").expanduser()
-
-
 def load(
     environ: Mapping[str, str],
     *,
@@ -528,7 +524,7 @@ def load(
 
     `defaults` apply where the file has no value. Raises UsageError with the file and the key.
     """
-    home = find_home(environ)
+    home = find_state_folder(environ)
     path = _find_file(config, home)
     config_tables = read_config_file(path, environ) if path else ConfigTables()
     tables = _add_preset_names(config_tables.tables)

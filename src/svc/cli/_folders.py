@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from svc.state_folder import find_state_folder
 from svc.stores.state_dir import check_is_folder
 
 
 def find_home() -> Path:
-    """Return the state folder, `SVC_HOME`, which may not exist. Raises UsageError if it is not a folder."""
-    return check_is_folder(Path(os.environ.get("SVC_HOME") or "~/.svc").expanduser())
+    """Return the state folder, which may not exist. Raises UsageError if it is not a folder, or not known."""
+    return check_is_folder(find_state_folder(os.environ))
 
 
 def find_registry_root() -> Path:

@@ -45,6 +45,7 @@ from svc.gateway.routing.providers import (
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.recipes import make, recipe
 from svc.settings import RoutingSettings, Settings
+from svc.state_folder import find_state_folder
 from svc.stores.local_models import find_local_models
 
 MAX_CONCURRENT_PROBES: Final = 16
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
     yield _doctor_checks.check_python()
-    yield _check_home(settings.find_home(os.environ))
+    yield _check_home(find_state_folder(os.environ))
     try:
         loaded = settings.load(os.environ, config=config_path)
     except UsageError as error:
