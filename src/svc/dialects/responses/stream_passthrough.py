@@ -127,7 +127,7 @@ class ResponsesPassthrough(Passthrough):
 
     def _encode_error(self, error: SvcError) -> bytes:
         ending: dict[str, Any] = {"status": "failed", "error": encode_response_error(error)}
-        with contextlib.suppress(ProviderFailed):  # malformed items are left out
+        with contextlib.suppress(ProviderFailed):  # without the items, if one is malformed
             ending["output"] = self._output.list_items()
         response = {**_CREATED_DECODER.decode(self._created), **ending} if self._created else ending
         self._final_response = msgspec.json.encode(response) if self._created else b""

@@ -26,7 +26,7 @@ def fits(metadata: BundleMetadata) -> bool:
 def make(stage: Stage, environ: Mapping[str, str], client: Client | None = None) -> ProviderRunner:
     """Create the runner and choose the route. Raises UsageError and InvalidRequest for an invalid address.
 
-    `client` is used instead, unless the stage has a `gateway_url`.
+    With `client`, the stage calls the gateway of the client, unless it has a `gateway_url`.
     """
     if client is not None and not stage.options.gateway_url:
         return ProviderRunner(stage, client, "gateway", stage.provider, owns_client=False)
