@@ -135,7 +135,7 @@ export class LiveTranscription {
     } else { // closed
       const problem = CLOSE_REASONS[message.reason ?? ""];
       if (problem) this.callbacks.onError(problem);
-      this.isEnded = true;
+      this.close();
     }
   }
 }
