@@ -23,9 +23,9 @@ PYTHON = INSTALLED / "python"
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 EVERY = (CHAT, MESSAGES, RESPONSES)
-MODELS = {MESSAGES: "claude-sonnet-4-5", CHAT: "gpt-5.5", RESPONSES: "gpt-5.5"}
+MODELS = {MESSAGES: "claude-sonnet-4-6", CHAT: "gpt-5.5", RESPONSES: "gpt-5.5"}
 """The model behind the gateway for each upstream dialect."""
-DOCUMENTED_ADDRESS, DOCUMENTED_MODELS = "http://127.0.0.1:3000", ("gpt-5.5", "claude-sonnet-4-5")
+DOCUMENTED_ADDRESS, DOCUMENTED_MODELS = "http://127.0.0.1:3000", ("gpt-5.5", "claude-sonnet-4-6")
 """What the pages name, and a run replaces."""
 
 

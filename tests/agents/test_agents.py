@@ -77,4 +77,4 @@ def test_task_is_done_only_after_edit_and_command(tmp_path: Path) -> None:
 
 
 def test_model_of_messages_is_an_alias_of_another_provider() -> None:
-    assert {agent.model(MESSAGES, CHAT) for agent in AGENTS} == {"claude-sonnet-4-5", "claude-opus-5-5"}
+    assert {agent.model(MESSAGES, CHAT) for agent in AGENTS} == {"claude-sonnet-4-6", "claude-opus-5-5"}
