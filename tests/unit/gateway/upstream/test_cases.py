@@ -17,7 +17,9 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[3]
 
 
-@pytest.mark.parametrize(("name", "count"), [("splice_cases.py", 14), ("queued_call_cases.py", 6)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("splice_cases.py", 14), ("queued_call_cases.py", 6), ("pool_cases.py", 1)]
+)
 def test_cases_run_from_source_pass(tmp_path: Path, name: str, count: int) -> None:
     shutil.copytree(Path(svc.__file__).parent, tmp_path / "svc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     options = ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "--rootdir", str(tmp_path)]
