@@ -6,10 +6,12 @@ show the same sentences.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final, Literal
 
 import msgspec
 
+from svc.gateway.observability.genai_names import operation_of
 from svc.gateway.observability.refusals import RefusedRequest
 from svc.ledger_queries.explanation_facts import LimitConsumer, ProviderPace, tokens_per_second
 from svc.stores.database.base import AttemptDetail, LedgerEntry
@@ -261,6 +263,7 @@ def measure(entry: LedgerEntry, attempts: list[AttemptDetail], provider_p50: Pro
         provider_p50 is not None
         and entry.status == "ok"
         and not entry.from_cache
+        and not _is_session(entry)
         and total > SLOW_FACTOR * provider_p50.latency_ms
     )
     return RequestTiming(
@@ -276,6 +279,8 @@ def measure(entry: LedgerEntry, attempts: list[AttemptDetail], provider_p50: Pro
 
 def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
     """Return the reason for the duration of a complete response, and the action."""
+    if _is_session(entry):
+        return f"The live session lasted {_milliseconds(timing.latency_ms)}.", ""
     usual = timing.provider_p50
     text = f"The request took {_milliseconds(timing.latency_ms)}"
     if usual is None:
@@ -302,17 +307,11 @@ def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
             text += f" {shown} of it went to earlier attempts: {', '.join(failed[:5])}."
             action = "Lower first_byte_timeout or connect_timeout, set hedge_after, or put this provider last."
         case "first_byte":
-            text += f" {shown} of it passed until the first byte of {entry.provider}."
-            is_late = usual is not None and largest.ms > SLOW_FACTOR * usual.ttfb_ms
-            text += " That is late for this provider." if is_late else ""
-            action = "Stream the response, shorten the prompt, or set hedge_after for another provider."
-            if entry.completion_tokens and largest.ms > 0.95 * timing.latency_ms:
-                text += f" Without a stream, that includes the output: {entry.completion_tokens} tokens."
-                action = "Stream the response, set a smaller max_tokens, or choose a faster model."
-            connect_ms = timing.attempts[-1].connect_ms or 0.0
-            if connect_ms > largest.ms / 2:
-                text += f" A new connection took {_milliseconds(connect_ms)} of that."
-                action = "Check DNS, the proxy and the network on the way to the provider: svc doctor."
+            more, action = _explain_first_byte(entry, timing, largest.ms)
+            text += more
+        case _ if not _has_text(entry):
+            text += f" {shown} of it was the response."
+            action = "Send less at once, choose a faster model, or check that the client reads fast enough."
         case _:
             text += f" {shown} of it was output: {entry.completion_tokens or 0} tokens"
             pace = timing.tokens_per_second
@@ -321,6 +320,34 @@ def _explain_time(entry: LedgerEntry, timing: RequestTiming) -> tuple[str, str]:
                 text += f" The median is {usual.tokens_per_second:g} tokens/s."
             action = "Set a smaller max_tokens, choose a faster model, or check that the client reads fast enough."
     return text, action if timing.is_slow or usual is None else f"{action} It is not slower than usual."
+
+
+def _explain_first_byte(entry: LedgerEntry, timing: RequestTiming, ms: float) -> tuple[str, str]:
+    usual = timing.provider_p50
+    text = f" {_milliseconds(ms)} of it passed until the first byte of {entry.provider}."
+    if usual is not None and ms > SLOW_FACTOR * usual.ttfb_ms:
+        text += " That is late for this provider."
+    action = "Send less at once, or choose a faster model."
+    if _has_text(entry):
+        action = "Stream the response, shorten the prompt, or set hedge_after for another provider."
+    if _has_text(entry) and entry.completion_tokens and ms > 0.95 * timing.latency_ms:
+        text += f" Without a stream, that includes the output: {entry.completion_tokens} tokens."
+        action = "Stream the response, set a smaller max_tokens, or choose a faster model."
+    connect_ms = timing.attempts[-1].connect_ms or 0.0
+    if connect_ms > ms / 2:
+        text += f" A new connection took {_milliseconds(connect_ms)} of that."
+        action = "Check DNS, the proxy and the network on the way to the provider: svc doctor."
+    return text, action
+
+
+def _has_text(entry: LedgerEntry) -> bool:
+    """Return whether the response is text of a model, whose length and stream the client chooses."""
+    return operation_of(entry.endpoint) == "chat"
+
+
+def _is_session(entry: LedgerEntry) -> bool:
+    """Return whether it is a live speech session. The client decides how long it lasts."""
+    return entry.http_status == HTTPStatus.SWITCHING_PROTOCOLS
 
 
 def _explain_end(entry: LedgerEntry) -> tuple[str, str]:
