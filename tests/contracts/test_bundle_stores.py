@@ -15,6 +15,7 @@ from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
 from svc.stores.bundles.s3 import BucketStore, check_bucket
 from svc.wire.bundle import Signature
+from tests.fakes.bucket import LateFailureServer
 from tests.fakes.ports import closed_port
 
 
@@ -212,3 +213,24 @@ def test_bucket_store_failed_list_is_reported_again_without_another_request(buck
         store.bucket = working
         store.refresh()
         assert list(store.entries()) == []
+
+
+def test_bucket_store_repeated_creation_of_record_keeps_bundle(bucket, tmp_path, monkeypatch):
+    with LateFailureServer(bucket, "/records/") as late:
+        for name, value in (bucket | {"AWS_ENDPOINT_URL": late.url}).items():
+            monkeypatch.setenv(name, value)
+        with BucketStore(f"s3://bundles/{tmp_path.name}", tmp_path / "state", os.environ) as store:
+            data = bundle()
+            entry, created = publish_bytes(store, data)
+            assert (created, late.fails_put) == (True, False)
+            assert b"".join(store.read_range(entry, 0, len(data))) == data
+
+
+def test_bucket_store_new_object_that_appears_later_is_published(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(s3, "NEW_OBJECT_PAUSES_SECONDS", (0, 0))
+    with LateFailureServer(bucket, "/blobs/", misses=2) as late:
+        for name, value in (bucket | {"AWS_ENDPOINT_URL": late.url}).items():
+            monkeypatch.setenv(name, value)
+        with BucketStore(f"s3://bundles/{tmp_path.name}", tmp_path / "state", os.environ) as store:
+            assert publish_bytes(store, bundle())[1]
+            assert late.misses == 0

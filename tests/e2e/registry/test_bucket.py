@@ -16,7 +16,7 @@ import pytest
 from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.s3 import BucketStore
 from svc.stores.bundles.upload import CompleteFile
-from tests.fakes.bucket import bucket_server
+from tests.fakes.bucket import READER, bucket_server
 from tests.fakes.ports import closed_port
 from tests.fakes.tcp_proxy import TcpProxy
 
@@ -60,6 +60,20 @@ def test_bucket_unusable_at_start_exits_2(bucket, machine):
     output = wrong.run("registry", "serve", "--port", "0", check=2).stderr
     assert "cannot be used" in output
     assert len(output.splitlines()) == 1
+    missing = machine("missing", **{**bucket, "SVC_BLOB_URL": "s3://no-such-bucket/x"})
+    for command in (("ls",), ("serve", "--port", "0")):
+        assert "NoSuchBucket" in missing.run("registry", *command, check=2).stderr
+
+
+def test_bucket_read_only_credentials_list_and_verify(bucket, machine, tmp_path):
+    url = {"SVC_BLOB_URL": "s3://bundles/readable"}
+    path = make_bundle(tmp_path / "m.xyb")
+    machine("writer", **{**bucket, **url}).run("registry", "add", path)
+    keys = {"AWS_ACCESS_KEY_ID": READER["accessKey"], "AWS_SECRET_ACCESS_KEY": READER["secretKey"]}
+    reader = machine("reader", **{**bucket, **url, **keys})
+    assert json.loads(reader.run("registry", "ls", "--json").stdout)[0]["model_id"] == "m"
+    assert reader.run("registry", "verify").stdout.startswith("ok")
+    assert "AccessDenied" in reader.run("registry", "add", path, check=2).stderr
 
 
 def test_bucket_registry_commands_work(bucket, machine, tmp_path, monkeypatch):
@@ -149,21 +163,21 @@ class S3Handler(BaseHTTPRequestHandler):
     def _respond(self):
         request_body = self.rfile.read(int(self.headers["content-length"] or 0))
         key = re.search(rb"<Key>.*</Key>", request_body)
-        body = b"<DeleteResult><Deleted>%b</Deleted></DeleteResult>" % key[0] if key else b""
+        body = b"<DeleteResult><Deleted>%b</Deleted></DeleteResult>" % key[0] if key else b"<ListBucketResult/>"
         self.send_response(200)
         self.send_header("etag", '"x"')
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    do_PUT = do_POST = _respond
+    do_GET = do_PUT = do_POST = _respond
 
 
-def test_bucket_ignoring_if_none_match_is_rejected(bucket, machine):
+def test_bucket_ignoring_if_none_match_is_rejected(bucket, machine, tmp_path):
     server = S3WithoutConditionalWrites(("127.0.0.1", 0), S3Handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     one = machine("one", **{**bucket, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}"})
-    for command in (("serve", "--port", "0"), ("ls",)):
+    for command in (("serve", "--port", "0"), ("add", make_bundle(tmp_path / "m.xyb"))):
         output = one.run("registry", *command, check=2).stderr
         assert "ignores If-None-Match" in output
         assert len(output.splitlines()) == 1

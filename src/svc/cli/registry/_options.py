@@ -39,9 +39,13 @@ def local_root(args: argparse.Namespace) -> Path:
     return args.root or find_registry_root()
 
 
-def open_store(args: argparse.Namespace) -> contextlib.AbstractContextManager[BundleStore]:
-    """Open the store of `--root`, else of `SVC_BLOB_URL`, as `svc registry serve` does."""
-    return factory.open_store(local_root(args), os.environ | ({"SVC_BLOB_URL": ""} if args.root else {}))
+def open_store(args: argparse.Namespace, *, publishes: bool = False) -> contextlib.AbstractContextManager[BundleStore]:
+    """Open the store of `--root`, else of `SVC_BLOB_URL`, as `svc registry serve` does.
+
+    With `publishes`, a bucket that cannot take bundles is rejected at once.
+    """
+    environ = os.environ | ({"SVC_BLOB_URL": ""} if args.root else {})
+    return factory.open_store(local_root(args), environ, publishes=publishes)
 
 
 def registry_url(args: argparse.Namespace) -> str:

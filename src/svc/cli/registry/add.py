@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if signature is not None:
         draft = msgspec.structs.replace(draft, signatures=(signature,))
     size = args.file.stat().st_size
-    with open_store(args) as store, ProgressBar() as progress:
+    with open_store(args, publishes=True) as store, ProgressBar() as progress:
         upload = store.create_upload(size)
         try:
             with args.file.open("rb") as file:

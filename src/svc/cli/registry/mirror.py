@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     args.registry = args.registry or args.url
     registry_url(args)
     keys_by_result: dict[str, list[str]] = {"fetched": [], "present": [], "failed": []}
-    with open_store(args) as store, ProgressBar() as progress:
+    with open_store(args, publishes=True) as store, ProgressBar() as progress:
         options_without_progress = resolve_options(args, None)
         source = open_source(options_without_progress)
         for entry in list_entries(options_without_progress):

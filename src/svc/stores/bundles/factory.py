@@ -15,12 +15,18 @@ from svc.stores.bundles.folder_use import open_folder
 
 
 def open_store(
-    folder: Path, environ: Mapping[str, str], *, proxies_bucket: bool = False, may_be_unavailable: bool = False
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    proxies_bucket: bool = False,
+    may_be_unavailable: bool = False,
+    publishes: bool = True,
 ) -> contextlib.AbstractContextManager[BundleStore]:
     """Open the store. `folder` is the local registry, and the work folder of a bucket. Raises UsageError.
 
     `proxies_bucket`: this server sends the bundles of a bucket itself, and does not redirect clients to it.
     With `may_be_unavailable`, a bucket that does not respond is opened too, and its calls raise RegistryFailed.
+    Without `publishes`, nothing is written to a bucket before the first publish.
     """
     store_folder = find_store_folder(folder, environ)
     if store_folder is not None:
@@ -35,6 +41,7 @@ def open_store(
         environ,
         proxies_bucket=proxies_bucket,
         may_be_unavailable=may_be_unavailable,
+        publishes=publishes,
     )
     return store
 

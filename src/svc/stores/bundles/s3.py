@@ -50,6 +50,8 @@ PRESIGNED_URL_LIFETIME = timedelta(hours=1)
 READ_CHUNK_BYTES = 4 << 20
 READER_THREADS = 16
 MIN_NEW_RECORDS_PER_SNAPSHOT = 200
+NEW_OBJECT_PAUSES_SECONDS = (0.1, 0.4, 1.5)
+"""Pauses before a new blob that the bucket does not show yet is looked up again."""
 
 
 class BucketStore:
@@ -57,6 +59,7 @@ class BucketStore:
 
     `proxies_bucket`: this server sends the bundles itself, and does not redirect clients to the bucket.
     With `may_be_unavailable`, a storage server that does not respond is no error: each call tries it again.
+    Without `publishes`, nothing is written before the first publish, so that reading needs no permission to write.
     """
 
     is_on_disk = False
@@ -69,6 +72,7 @@ class BucketStore:
         *,
         proxies_bucket: bool = False,
         may_be_unavailable: bool = False,
+        publishes: bool = True,
     ) -> None:
         self.limits = limits_from_environ(environ)
         self.bucket: Any = open_bucket(url, environ)
@@ -91,7 +95,7 @@ class BucketStore:
         self._reader_pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="s3")
         self._is_checked = False
         """Whether the storage server is known to reject the creation of existing objects."""
-        self._open(url, environ, may_be_unavailable)
+        self._open(url, environ, may_be_unavailable, publishes)
 
     def __enter__(self) -> BucketStore:
         return self
@@ -102,9 +106,14 @@ class BucketStore:
     def close(self) -> None:
         self._reader_pool.shutdown(cancel_futures=True)
 
-    def _open(self, url: str, environ: Mapping[str, str], may_be_unavailable: bool) -> None:
+    def _open(self, url: str, environ: Mapping[str, str], may_be_unavailable: bool, publishes: bool) -> None:
         try:
-            self._check_conditional_put(open_bucket(url, environ, is_check=True) if may_be_unavailable else self.bucket)
+            bucket = open_bucket(url, environ, is_check=True) if may_be_unavailable else self.bucket
+            next(
+                iter(obstore.list(bucket, "records/")), None
+            )  # some servers create a missing bucket at the first write
+            if publishes:
+                self._check_conditional_put(bucket)
         except BaseError as error:
             problem = f"The bucket {url} cannot be used: {error_reason(error)}"
             if not (may_be_unavailable and isinstance(error, GenericError)):
@@ -116,7 +125,7 @@ class BucketStore:
     def _check_conditional_put(self, bucket: Any) -> None:
         """Raise UsageError if the storage server ignores `If-None-Match`, and BaseError if it fails."""
         path = f"probe/{uuid.uuid4().hex}"
-        obstore.put(bucket, path, b"1", mode="create")
+        obstore.put(bucket, path, b"1")
         is_overwritten = self._create_object(path, b"2")
         obstore.delete(bucket, path)
         if is_overwritten:
@@ -133,7 +142,7 @@ class BucketStore:
         return RegistryFailed(f"The registry's bucket does not {action}.", reason=reason)
 
     def _create_object(self, path: str, data: bytes) -> bool:
-        """Create an object. Returns False if it exists."""
+        """Create an object. Returns False if it exists, perhaps from an attempt whose response was lost."""
         try:
             obstore.put(self.bucket, path, data, mode="create")
         except (AlreadyExistsError, FileExistsError, PreconditionError):
@@ -269,13 +278,16 @@ class BucketStore:
             validate_bundle(upload.path, draft, self.limits)
             entry = existing or _new_entry(draft, upload, created)
             obstore.put(self.bucket, entry.path, upload.path)
-            if not self.is_complete(entry):
+            if not self._wait_until_complete(entry):
                 raise RegistryFailed("The registry's bucket did not store the bundle.")
             if existing is not None:  # the bytes were lost, and are back
                 return existing, False
             if self._create_object(f"records/{draft.key}.json", msgspec.json.encode(entry_for_json(entry))):
                 self._records[entry.key] = entry
                 return entry, True
+            published = self.find(draft.key)
+            if published is not None and published.path == entry.path:  # a repeated request met its own record
+                return published, True
             obstore.delete(self.bucket, entry.path)  # another server published first
             existing = self._find_same_bundle(draft.key, upload.sha256)
             if existing is None:
@@ -293,6 +305,14 @@ class BucketStore:
             return False
         except BaseError as error:
             raise self._to_registry_error(error) from error
+
+    def _wait_until_complete(self, entry: BundleEntry) -> bool:
+        """Return whether the uploaded blob is in the bucket. Some storage servers show a new object a little later."""
+        for pause in NEW_OBJECT_PAUSES_SECONDS:
+            if self.is_complete(entry):
+                return True
+            time.sleep(pause)
+        return self.is_complete(entry)
 
     def _find_same_bundle(self, key: str, sha256: str) -> BundleEntry | None:
         entry = self.find(key)
