@@ -292,7 +292,7 @@ class Attempt(ResponseReceiver):
         """
         min_pace = self._min_pace if self.first_chunk and self._owner is not None else None
         if min_pace is not None and min_pace.is_too_slow(now, self.estimated_tokens, paused=self._is_paused):
-            self._abort(timeout_failure("to send its response: it is slower than routing.min_pace"))
+            self.stop(timeout_failure("to send its response: it is slower than routing.min_pace"))
             return
         call = self._call
         if call is not None and call.is_waiting:
@@ -333,15 +333,22 @@ class Attempt(ResponseReceiver):
         return self._has_estimated_usage or (self._transform is not None and self._transform.usage_is_estimated)
 
     def stop(self, failure: AttemptFailure) -> None:
-        """End the attempt with a failure. A stream that has started ends with an error event."""
-        self._abort(failure)
+        """Close the connection, then report the failure. A stream that has started ends with an error event."""
+        transform = self._transform
+        owner = self._owner
+        self.cancel()
+        self._owner = owner
+        if transform is not None and transform.has_started:
+            self._interrupt_stream(transform, failure.error)
+        else:
+            self._fail(failure)
 
     def _on_timeout(self) -> None:
         if self._owner is None:  # draining
             self.cancel()
             return
         awaits_start = not self.http_status or (self._transform is not None and not self._transform.has_started)
-        self._abort(timeout_failure("to begin its response" if awaits_start else "between two chunks of its response"))
+        self.stop(timeout_failure("to begin its response" if awaits_start else "between two chunks of its response"))
 
     # ResponseReceiver
 
@@ -382,7 +389,7 @@ class Attempt(ResponseReceiver):
         try:
             client_bytes = transform.feed(data)
         except SvcError as error:
-            self._abort(invalid_response_failure(error))
+            self.stop(invalid_response_failure(error))
             return
         if self.sink is not None and not transform.has_ended:
             if client_bytes:
@@ -468,7 +475,7 @@ class Attempt(ResponseReceiver):
         if self.received_bytes <= MAX_PROVIDER_RESPONSE_BYTES:
             self._append_body(data, MAX_PROVIDER_RESPONSE_BYTES)
         else:
-            self._abort(invalid_response_failure(ProviderFailed("The provider's response is too long.")))
+            self.stop(invalid_response_failure(ProviderFailed("The provider's response is too long.")))
 
     def _append_body(self, data: bytes, max_bytes: int) -> None:
         if self._body is None and not self._single_body_chunk:
@@ -522,17 +529,6 @@ class Attempt(ResponseReceiver):
             return
         if self._owner is not None:
             self._owner.on_attempt_response(self, encoded)
-
-    def _abort(self, failure: AttemptFailure) -> None:
-        """Close the connection, then report the failure."""
-        transform = self._transform
-        owner = self._owner
-        self.cancel()
-        self._owner = owner
-        if transform is not None and transform.has_started:
-            self._interrupt_stream(transform, failure.error)
-        else:
-            self._fail(failure)
 
     def _interrupt_stream(self, transform: StreamTransform, error: SvcError) -> None:
         """End a stream that has started, which cannot be retried, with an error event.

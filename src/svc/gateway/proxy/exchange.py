@@ -93,6 +93,7 @@ class Exchange(RetryOwner):
         self._downstream = downstream
         self._endpoint = endpoint
         self._api_key = api_key
+        self.key_id = api_key.id
         self.request_id = request_id
         self.client_request_id = client_request_id
         self._started_at = _now()
@@ -303,10 +304,6 @@ class Exchange(RetryOwner):
             self._send_error(failure.error)
 
     # RetryOwner
-
-    @property
-    def key_id(self) -> str:
-        return self._api_key.id
 
     def on_silence(self) -> None:
         if self.is_streaming and self._is_event_stream:

@@ -87,14 +87,14 @@ class HedgedRetryLoop(RetryLoop):
         if index < 0:
             return
         try:
-            encoded = self._encode_request(self._backends[index])
+            codec, encoded = self._encode_request(self._backends[index])
         except SvcError:  # the backend's dialect cannot express the request: continue without a hedge
             return
         if encoded.local_response is not None:  # it is only a substitute for the provider's own response
             return
         first_backend = self.backend
         self._backend_attempt_count = 0
-        self._hedge_attempt = self._launch_attempt(self._backends[index], encoded, self._context.clock.now())
+        self._hedge_attempt = self._launch_attempt(self._backends[index], codec, encoded, self._context.clock.now())
         self._hedge_backend_index, self._hedge_dropped_fields = index, encoded.dropped_fields
         self.backend = first_backend
 

@@ -52,11 +52,8 @@ class RetryOwner(ABC):
     """The part of the client's request head that is forwarded to a backend with the same dialect."""
     trace_context: bytes
     """The header lines of the client's trace, which are forwarded to every backend."""
-
-    @property
-    @abstractmethod
-    def key_id(self) -> str:
-        """The id of the client's key. Backends with a queue divide their time between keys."""
+    key_id: str
+    """The id of the client's key. Backends with a queue divide their time between keys."""
 
     @abstractmethod
     def on_response(self, response: EncodedResponse, now: float) -> None:
@@ -218,12 +215,12 @@ class RetryLoop(AttemptOwner):
                 self._context.load_balancer.record_abandoned(backend)
                 self._advance_backend(AttemptFailure(refusal, RetryDecision.NEXT_BACKEND))
                 return
-        encoded = self._encode_request(backend)
+        codec, encoded = self._encode_request(backend)
         self.dropped_fields = encoded.dropped_fields
         if encoded.local_response is not None:
             self._respond_locally(backend, encoded.local_response, now)
             return
-        self.attempt = self._launch_attempt(backend, encoded, now)
+        self.attempt = self._launch_attempt(backend, codec, encoded, now)
 
     def _respond_locally(self, backend: Backend, response: EncodedResponse, now: float) -> None:
         """Send a response that the gateway has made itself. It counts as no attempt."""
@@ -232,25 +229,12 @@ class RetryLoop(AttemptOwner):
         self._has_winner = True
         self._owner.on_response(response, now)
 
-    def _launch_attempt(self, backend: Backend, encoded: EncodedRequest, now: float) -> Attempt:
-        context, routing_info = self._context, self._routing_info
+    def _launch_attempt(self, backend: Backend, codec: Codec, encoded: EncodedRequest, now: float) -> Attempt:
+        context = self._context
         if backend.account_backends:
             backend = context.load_balancer.select_account(backend, self._used_accounts, now)
             self._used_accounts = (*self._used_accounts, backend)
-        if self._interrupted_stream is None:
-            codec = self._select_codec(backend)
-        else:
-            codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
-        if codec.needs_request:
-            codec = codec.for_request(self._decode_request, backend.profile)
-        transform = self._resumable_transform(codec) if self._can_resume else None
-        policy, request_id = context.config.current.policy, self._owner.request_id
-        attempt = Attempt(self, backend, codec, policy, routing_info, request_id, transform)
-        if self._min_tokens_per_second and routing_info.stream and routing_info.has_completion:
-            attempt.set_min_pace(self._min_tokens_per_second)
-        if codec.requires_usage:
-            attempt.estimate_missing_usage(self._body.raw)
-        attempt.local_request = self._body.raw if backend.origin.local_model else None
+        attempt = self._create_attempt(backend, codec)
         self.backend = backend
         self.attempt_count += 1
         self._backend_attempt_count += 1
@@ -263,35 +247,51 @@ class RetryLoop(AttemptOwner):
         if encoded.header_lines:
             forwarded_head = ForwardedHead(b"", encoded.header_lines)
             if backend.kind == "speech" and backend.provider_name == EMBEDDED_PROVIDER:
-                trace_context = b"%bx-request-id: %b\r\n" % (trace_context, request_id.encode())
-        if backend.queue is None:
-            attempt.send(context.upstream, encoded, now, forwarded_head, trace_context)
-        else:
-            attempt.send(context.upstream, encoded, now, forwarded_head, trace_context, self._owner.key_id)
+                trace_context = b"%bx-request-id: %b\r\n" % (trace_context, self._owner.request_id.encode())
+        attempt.send(context.upstream, encoded, now, forwarded_head, trace_context, self._owner.key_id)
         if self._interrupted_attempt is not None:
             attempt.silent_since = self._interrupted_attempt.silent_since
         if context.load_balancer.strategies.tracks_load:
             attempt.set_load(context.load_balancer.strategies.load_of(backend))
         return attempt
 
-    def _encode_request(self, backend: Backend) -> EncodedRequest:
-        body, info = self._body, self._routing_info
+    def _create_attempt(self, backend: Backend, codec: Codec) -> Attempt:
+        routing_info, policy = self._routing_info, self._context.config.current.policy
+        transform = self._resumable_transform(codec) if self._can_resume else None
+        attempt = Attempt(self, backend, codec, policy, routing_info, self._owner.request_id, transform)
+        if self._min_tokens_per_second and routing_info.stream and routing_info.has_completion:
+            attempt.set_min_pace(self._min_tokens_per_second)
+        if codec.requires_usage:
+            attempt.estimate_missing_usage(self._body.raw)
+        if backend.origin.local_model:
+            attempt.local_request = self._body.raw
+        return attempt
+
+    def _encode_request(self, backend: Backend) -> tuple[Codec, EncodedRequest]:
+        """Return the codec of an attempt and the request for the backend, whose accounts all get the same request.
+
+        Raises InvalidRequest if the backend's dialect cannot express the request.
+        """
+        body, info, profile = self._body, self._routing_info, backend.profile
         try:
+            codec = self._select_codec(backend)
             if self._interrupted_stream is not None:
-                codec = self._endpoint.select_resume_codec(backend.dialect, backend.profile)
-                encoded = codec.encode_resume_request(self._interrupted_stream, backend.profile, self._decode_request)
+                encoded = codec.encode_resume_request(self._interrupted_stream, profile, self._decode_request)
             else:
-                codec = self._select_codec(backend)
-                encoded = codec.encode_request(body, info, backend.profile, self._decode_request)
+                encoded = codec.encode_request(body, info, profile, self._decode_request)
             if backend.origin.local_model:
                 check_local_request(encoded, body, info, backend.context_window, codec.map_field_name)
-            return encoded
+            if codec.needs_request:
+                codec = codec.for_request(self._decode_request, profile)
         except SvcError:
             self._context.load_balancer.record_abandoned(backend)  # it may have been the probe of a circuit breaker
             raise
+        return codec, encoded
 
     def _select_codec(self, backend: Backend) -> Codec:
         dialect, profile = backend.dialect, backend.profile
+        if self._interrupted_stream is not None:
+            return self._endpoint.select_resume_codec(dialect, profile)
         if profile.lacks_features:
             dialect = select_dialect(dialect, profile, self._endpoint, self._body, self._decode_request)
         return self._endpoint.select_codec(dialect, profile)
