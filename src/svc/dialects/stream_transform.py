@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate
+from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, ChunkTemplate, learn_template
 from svc.dialects.upstream_errors import (
     decode_error_message,
+    from_stream_error,
     map_upstream_error,
     redact_error,
     truncated_response_error,
 )
 from svc.errors import ProviderFailed, SvcError
-from svc.wire.chat import FinishReason
+from svc.wire.chat import FinishReason, StreamDelta, StreamError, StreamFinish, StreamStart, UsageUpdate
 from svc.wire.sse import EventSplitter, split_events
 from svc.wire.usage import TokenUsage
 
@@ -28,6 +29,7 @@ class StreamTransform:
     """Transforms one stream. Subclasses process its events."""
 
     __slots__ = (
+        "_remaining_templates",
         "_splitter",
         "_start_usage",
         "_template",
@@ -83,6 +85,8 @@ class StreamTransform:
         """
         self._template: ChunkTemplate | None = None
         """The template of the last event. It converts events that differ from that one in their text only."""
+        self._remaining_templates = MAX_LEARNED_TEMPLATES
+        """How many more templates may be learned."""
         self._start_usage: TokenUsage | None = None
         """The usage of the start event, which has only the first tokens of the completion."""
         self._usage_before_finish: TokenUsage | None = None
@@ -122,6 +126,7 @@ class StreamTransform:
 
     def disable_fast_paths(self) -> None:
         """Parse every event, even if it matches a template. Call it before the first `feed`."""
+        self._remaining_templates = 0
 
     def accept_head(self, content_type: bytes) -> bool:
         """Return whether a response with this media type is a stream. It is empty if the upstream sent none."""
@@ -191,6 +196,33 @@ class StreamTransform:
     def _map(self, error: SvcError) -> SvcError:
         return error if self.map_error is None else self.map_error(error)
 
+    def _record_delta(self, delta: StreamDelta) -> None:
+        """Record what a delta says about the stream. Raises the error of a StreamError, and ProviderFailed."""
+        match delta:
+            case StreamStart():
+                self.has_started = True
+                self.model = delta.model
+                self.usage = self._start_usage = delta.usage or self.usage
+            case UsageUpdate(usage):
+                self.usage = usage
+            case StreamFinish(reason):
+                self.finish_reason = reason
+            case StreamError():
+                raise self._to_error(delta)
+            case _ if not self.has_started:
+                raise ProviderFailed("The provider's stream has no start event.")
+
+    def _to_error(self, stream_error: StreamError) -> SvcError:
+        """Return the error that a stream contains."""
+        return from_stream_error(stream_error)
+
+    def _learn_template(self, event: bytes, client_event: bytes, field: bytes, client_field: bytes = b"") -> None:
+        """Make a template of an event whose only text is `field`, unless the stream has had too many."""
+        if self._remaining_templates > 0:
+            self._template = learn_template(event, client_event, field, client_field)
+            if self._template is not None:
+                self._remaining_templates -= 1
+
     @property
     def _is_complete(self) -> bool:
         """True if the response is complete, with or without the upstream's end mark."""
@@ -212,14 +244,7 @@ class StreamTransform:
 class Passthrough(StreamTransform):
     """A stream between an upstream and a client of one dialect. It forwards the bytes of valid events unchanged."""
 
-    __slots__ = ("_max_templates",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._max_templates = MAX_LEARNED_TEMPLATES
-
-    def disable_fast_paths(self) -> None:
-        self._max_templates = 0
+    __slots__ = ()
 
     def _process_block(self, block: bytes, *, is_last: bool) -> bytes:
         template = self._template

@@ -9,20 +9,11 @@ from typing import Final
 
 from svc.dialects.base import StreamDecoder, StreamEncoder
 from svc.dialects.divided_emoji import EmojiJoiner
-from svc.dialects.fastpath.chunk_template import MAX_LEARNED_TEMPLATES, learn_template
 from svc.dialects.stream_transform import StreamTransform
 from svc.dialects.token_estimate import billable_usage, estimate_completion_tokens
-from svc.dialects.upstream_errors import from_stream_error, truncated_response_error
+from svc.dialects.upstream_errors import truncated_response_error
 from svc.errors import ProviderFailed, SvcError
-from svc.wire.chat import (
-    StreamDelta,
-    StreamError,
-    StreamFinish,
-    StreamStart,
-    TextDelta,
-    ToolCallArguments,
-    UsageUpdate,
-)
+from svc.wire.chat import StreamDelta, StreamStart, TextDelta, ToolCallArguments, UsageUpdate
 from svc.wire.sse import split_events
 
 MIN_USAGE_SAMPLE_BYTES: Final = 4096
@@ -32,21 +23,17 @@ MIN_USAGE_SAMPLE_BYTES: Final = 4096
 class StreamTranslation(StreamTransform):
     """Translates a stream through the deltas of the canonical chat."""
 
-    __slots__ = ("_decoder", "_emoji_joiner", "_encoder", "_max_templates")
+    __slots__ = ("_decoder", "_emoji_joiner", "_encoder")
 
     def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder) -> None:
         super().__init__()
         self._decoder = decoder
         self._encoder = encoder
         self._emoji_joiner = EmojiJoiner()
-        self._max_templates = MAX_LEARNED_TEMPLATES
 
     @property
     def final_response(self) -> bytes:
         return self._encoder.final_response
-
-    def disable_fast_paths(self) -> None:
-        self._max_templates = 0
 
     def _process_block(self, block: bytes, *, is_last: bool) -> bytes:
         if self._template is not None and (translated := self._template.apply(block)) is not None:
@@ -74,17 +61,14 @@ class StreamTranslation(StreamTransform):
             return b"".join([self._encode_delta(delta) for delta in deltas])
         client_event = self._encode_delta(deltas[0])
         if type(deltas[0]) is TextDelta:
-            self._learn_template(event, client_event, self._decoder.text_field, self._encoder.text_field)
+            field, client_field = self._decoder.text_field, self._encoder.text_field
         elif type(deltas[0]) is ToolCallArguments:
-            self._learn_template(event, client_event, self._decoder.arguments_field, self._encoder.arguments_field)
+            field, client_field = self._decoder.arguments_field, self._encoder.arguments_field
+        else:
+            return client_event
+        if field and client_field and client_event.endswith(b"\n\n"):
+            self._learn_template(event, client_event[:-2], field, client_field)
         return client_event
-
-    def _learn_template(self, event: bytes, client_event: bytes, field: bytes, client_field: bytes) -> None:
-        """Make a template of an event whose only text is `field`. Empty fields mean that no event may bypass others."""
-        if self._max_templates > 0 and field and client_field and client_event.endswith(b"\n\n"):
-            self._template = learn_template(event, client_event[:-2], field, client_field)
-            if self._template is not None:
-                self._max_templates -= 1
 
     def _finish(self) -> bytes:
         if not self._is_complete:
@@ -100,21 +84,6 @@ class StreamTranslation(StreamTransform):
         elif not self.has_started:
             raise ProviderFailed("The provider's stream has no start event.")
         return self._encoder.encode(delta)
-
-    def _record_delta(self, delta: StreamDelta) -> None:
-        match delta:
-            case StreamStart():
-                self.has_started = True
-                self.model = delta.model
-                self.usage = self._start_usage = delta.usage or self.usage
-            case UsageUpdate(usage):
-                self.usage = usage
-            case StreamFinish(reason):
-                self.finish_reason = reason
-            case StreamError():
-                raise from_stream_error(delta)
-            case _ if not self.has_started:
-                raise ProviderFailed("The provider's stream has no start event.")
 
     def _encode_end(self) -> bytes:
         return self._encoder.encode_end()

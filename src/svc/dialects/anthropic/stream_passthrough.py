@@ -12,7 +12,6 @@ from svc.dialects.anthropic.errors import (
 )
 from svc.dialects.anthropic.stream_decoder import KNOWN_EVENT_TYPES, AnthropicStreamDecoder
 from svc.dialects.anthropic.stream_encoder import AnthropicStreamEncoder, encode_event
-from svc.dialects.fastpath.chunk_template import learn_template
 from svc.dialects.stream_transform import Passthrough
 from svc.dialects.upstream_errors import (
     CREDENTIAL_ERROR_CODES,
@@ -23,16 +22,7 @@ from svc.dialects.upstream_errors import (
 )
 from svc.dialects.validation import decode_upstream_object
 from svc.errors import ProviderFailed, SvcError, UpstreamError
-from svc.wire.chat import (
-    StreamDelta,
-    StreamError,
-    StreamFinish,
-    StreamStart,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallArguments,
-    UsageUpdate,
-)
+from svc.wire.chat import StreamError, StreamStart, TextDelta, ThinkingDelta, ToolCallArguments
 from svc.wire.sse import MAX_EVENT_BYTES, event_data, event_name
 
 _TEXT_FIELDS_BY_DELTA: Final[dict[type, bytes]] = {
@@ -45,14 +35,13 @@ _TEXT_FIELDS_BY_DELTA: Final[dict[type, bytes]] = {
 class AnthropicPassthrough(Passthrough):
     """The StreamTransform from an Anthropic upstream to an Anthropic client."""
 
-    __slots__ = ("_decoder", "_early_events", "_learned_templates")
+    __slots__ = ("_decoder", "_early_events")
 
     def __init__(self) -> None:
         super().__init__()
         self._early_events = b""
         """Events before `message_start`, such as `ping`. The client gets them after `message_start`."""
         self._decoder = AnthropicStreamDecoder()
-        self._learned_templates = 0
 
     def _process_event(self, event: bytes) -> bytes:
         self._template = None
@@ -70,8 +59,12 @@ class AnthropicPassthrough(Passthrough):
                 raise truncated_response_error()
             self.has_ended = True
         client_event = _name_event(event, data)
-        if len(deltas) == 1 and not self.has_ended and self._learned_templates < self._max_templates:
-            self._learn_template(event, client_event, deltas[0])
+        if (
+            len(deltas) == 1
+            and not self.has_ended
+            and (field := _TEXT_FIELDS_BY_DELTA.get(type(deltas[0]))) is not None
+        ):
+            self._learn_template(event, client_event, field)
         if not had_started and self._decoder.synthesized_start is not None:
             return AnthropicStreamEncoder().encode(self._decoder.synthesized_start) + self._early_events + client_event
         if not self.has_started:
@@ -82,28 +75,7 @@ class AnthropicPassthrough(Passthrough):
         early, self._early_events = self._early_events, b""
         return early + client_event if early else client_event
 
-    def _learn_template(self, event: bytes, client_event: bytes, delta: StreamDelta) -> None:
-        name = _TEXT_FIELDS_BY_DELTA.get(type(delta))
-        if name is not None:
-            self._learned_templates += 1
-            self._template = learn_template(event, client_event, name)
-
-    def _record_delta(self, delta: StreamDelta) -> None:
-        match delta:
-            case StreamStart():
-                self.has_started = True
-                self.model = delta.model
-                self.usage = self._start_usage = delta.usage or self.usage
-            case UsageUpdate(usage):
-                self.usage = usage
-            case StreamFinish(reason):
-                self.finish_reason = reason
-            case StreamError():
-                raise self._upstream_error(delta)
-            case _ if not self.has_started:
-                raise ProviderFailed("The provider's stream has no start event.")
-
-    def _upstream_error(self, stream_error: StreamError) -> SvcError:
+    def _to_error(self, stream_error: StreamError) -> SvcError:
         """Return the upstream's error with its own message, unless it concerns the gateway's key."""
         error, body = from_stream_error(stream_error), self._decoder.error
         type_name = extract_error_type(body)

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import UNSET
 
 from svc.dialects.coerce import new_id, nonempty_text_or, timestamp_or_now
-from svc.dialects.fastpath.chunk_template import learn_template
 from svc.dialects.openai.normalize import ChoiceState, is_first_chunk_clean, to_chunk_choice
 from svc.dialects.openai.schema import (
     FINISH_REASONS,
@@ -45,14 +44,12 @@ class OpenAIPassthrough(Passthrough):
         "_created",
         "_include_usage",
         "_is_usage_sent",
-        "_learned_templates",
         "_pending_usage",
     )
 
     def __init__(self, *, include_usage: bool) -> None:
         super().__init__()
         self._include_usage = include_usage
-        self._learned_templates = 0
         self._chunk_id = ""
         self._created = 0
         self._choice_states: dict[int, ChoiceState] = {}
@@ -114,24 +111,18 @@ class OpenAIPassthrough(Passthrough):
                 return b""
             client_event = b"data: " + msgspec.json.encode(body)
         self.has_started = True
-        self._learn_template(event, client_event, chunk_choices, seen_choices)
+        self._update_template(event, client_event, chunk_choices, seen_choices)
         return client_event
 
-    def _learn_template(
+    def _update_template(
         self, event: bytes, client_event: bytes, chunk_choices: list[ChunkChoicePayload], seen_choices: set[int]
     ) -> None:
         """Make a template of a text chunk that changed no state. Any other chunk clears the template."""
         self._template = None
-        if (
-            len(chunk_choices) != 1
-            or chunk_choices[0].index not in seen_choices
-            or self._learned_templates >= self._max_templates
-        ):
-            return
-        name = _text_field(chunk_choices[0])
-        if name is not None:
-            self._learned_templates += 1
-            self._template = learn_template(event, client_event, name)
+        if len(chunk_choices) == 1 and chunk_choices[0].index in seen_choices:
+            field = _text_field(chunk_choices[0])
+            if field is not None:
+                self._learn_template(event, client_event, field)
 
     def _is_clean(self, chunk: ChunkPayload) -> bool:
         if self.has_started and (chunk.id != self._chunk_id or chunk.created != self._created):
