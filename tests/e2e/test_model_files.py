@@ -92,6 +92,18 @@ def test_models_add_hub_selector_takes_quant_file_and_split_model(hub: FakeHub, 
         "Tiny-Instruct-Q8_0-00002-of-00002.gguf",
     ]
     assert row["size_bytes"] == len(gguf()) + len(gguf({"split.no": 1}))
+    part = "Tiny-Instruct-Q8_0-00002-of-00002.gguf"
+    assert not add(tmp_path, hub, f"hf:{REPOSITORY}:{part}")["new"]
+    for number in (1, 3):
+        hub.repositories[REPOSITORY][f"Tiny-Instruct-Q6_K-{number:05}-of-00004.gguf"] = gguf()
+    lacking = "Tiny-Instruct-Q6_K-00002-of-00004.gguf, Tiny-Instruct-Q6_K-00004-of-00004.gguf"
+    for selector in ("Q6_K", "Tiny-Instruct-Q6_K-00003-of-00004.gguf"):
+        message = error(tmp_path, hub, f"hf:{REPOSITORY}:{selector}")
+        assert f"The model is split, and {lacking} are missing in {REPOSITORY}. Choose another: Q2_K (" in message
+    local_part = tmp_path / "a-00002-of-00003.gguf"
+    local_part.write_bytes(gguf())
+    message = error(tmp_path, None, str(local_part), status=2)
+    assert f"a-00001-of-00003.gguf, a-00003-of-00003.gguf are missing in {tmp_path}." in message
     message = error(tmp_path, hub, f"hf:{REPOSITORY}:Q5_K_M")
     assert f"{REPOSITORY} has no 'Q5_K_M'. It has: Q2_K (" in message
     assert "Q4_K_M (1 MB)" in message

@@ -38,7 +38,7 @@ def test_transcribe_stdin_raw_audio_and_wav_are_accepted(gateway: Gateway, clips
     assert svc(gateway, "-").returncode == 0
 
 
-@pytest.mark.parametrize(("suffix", "name"), [("flac", "FLAC"), ("ogg", "Ogg")])
+@pytest.mark.parametrize(("suffix", "name"), [("flac", "FLAC"), ("ogg", "Ogg"), ("mp3", "MP3")])
 def test_transcribe_compressed_stdin_is_rejected(
     gateway: Gateway, clips: dict[str, Path], tmp_path: Path, suffix: str, name: str
 ):

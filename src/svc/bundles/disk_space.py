@@ -40,6 +40,17 @@ def translate_write_errors() -> Iterator[None]:
         raise problem from error
 
 
+@contextlib.contextmanager
+def add_path_to_errors(path: Path) -> Iterator[None]:
+    """Set the path of an OSError in the context that has none. The error of a write to a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def is_disk_full(folder: Path) -> bool:
     """Return whether the disk of the folder has less space than SQLite needs, which then reports an I/O error."""
     with contextlib.suppress(OSError):

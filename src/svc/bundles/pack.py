@@ -15,6 +15,7 @@ from pathlib import Path
 
 from svc.bundles import metadata
 from svc.bundles.archive import ARCHIVE_READ_BYTES, read_metadata
+from svc.bundles.disk_space import add_path_to_errors
 from svc.bundles.member_names import MemberNames, normalize_member_name
 from svc.bundles.open_archive import open_archive
 from svc.errors import InvalidBundle
@@ -28,7 +29,7 @@ PackProgress = Callable[[int, int], None]
 
 
 def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) -> metadata.BundleMetadata:
-    """Write `output` atomically, and return its metadata. Raises InvalidBundle.
+    """Write `output` atomically, and return its metadata. Raises InvalidBundle, and OSError with the path.
 
     The temporary file beside it is locked. Temporary files of killed processes have no lock, and are removed first.
     """
@@ -39,7 +40,7 @@ def pack(folder: Path, output: Path, on_progress: PackProgress | None = None) ->
     for leftover in output.parent.glob(f"{_TEMPORARY_PREFIX}*.xyb"):
         remove_abandoned(leftover)
     temporary = output.parent / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}.xyb"
-    with os.fdopen(create_locked(temporary), "wb") as file:
+    with add_path_to_errors(output), os.fdopen(create_locked(temporary), "wb") as file:
         try:
             with zipfile.ZipFile(file, "w") as archive:
                 for name, path in files.items():

@@ -55,6 +55,15 @@ class ForwardOnlyStream:
         if size:
             raise InvalidBundle("The bundle is damaged: it ends too early.")
 
+    def check_end(self) -> None:
+        """Read the padding after the end of the tar, up to the checksum of the last frame. Raises InvalidBundle.
+
+        The decompressor raises ZstdError for bytes after the last frame that are no frame (RFC 8878, section 3).
+        """
+        while chunk := self._read_bounded(ARCHIVE_READ_BYTES):
+            if chunk.strip(b"\0"):
+                raise InvalidBundle("The bundle is damaged: it has bytes after its end.")
+
     def _read_bounded(self, size: int) -> bytes:
         chunk = self._source.read(size)
         self._position += len(chunk)
@@ -76,6 +85,7 @@ def iter_members(raw: IO[bytes], max_bytes: int) -> Iterator[tuple[tarfile.TarIn
                     kind = "a sparse file; pack it without --sparse" if member.issparse() else "a link or a device"
                     raise InvalidBundle(f"The bundle is rejected: its member {member.name[:80]!r} is {kind}.")
                 yield member, stream
+        stream.check_end()
     except _TAR_ERRORS as error:
         raise InvalidBundle(f"The bundle is not a valid tar+zstd: {error}.") from error
 

@@ -54,6 +54,7 @@ from svc.speech.audio import (
     parse_wav,
 )
 from svc.speech.audio_files import check_audio_file, open_audio
+from svc.speech.mp3_frames import begins_with_frames
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 from svc.wire.speech import ClosedEvent, ErrorEvent
 
@@ -64,7 +65,7 @@ MAX_WAV_HEADER_BYTES = 1 << 20
 """Bytes of a WAV stream before which its samples must begin."""
 WAV_MAGIC = (b"RIFF", b"RF64")
 COMPRESSED_MAGIC = {b"ID3": "MP3", b"fLaC": "FLAC", b"OggS": "Ogg", b"\x1a\x45\xdf\xa3": "WebM or Matroska"}
-"""First bytes of formats that standard input cannot have. An MP3 without an ID3 tag cannot be told from PCM."""
+"""First bytes of formats that standard input cannot have. An MP3 file may begin with frames instead of a tag."""
 MAGIC_BYTES = 8
 GATEWAY_HINT = "Set SVC_GATEWAY_URL, or start a gateway: svc up"
 CAPTION_LINE_CHARACTERS = 60
@@ -209,7 +210,7 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
     # A daemon thread: a read from a silent microphone cannot be interrupted, and must not delay the exit.
     threading.Thread(target=_read_in_thread, args=(source, queue, loop), daemon=True).start()
     header = b""
-    while len(header) < MAX_WAV_HEADER_BYTES and (len(header) < MAGIC_BYTES or header[:4] in WAV_MAGIC):
+    while _needs_more_header(header):
         block = await _next_block(queue)
         header += block
         if not block:
@@ -218,6 +219,8 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
             parse_wav(header)
             break
     kind = next((kind for magic, kind in COMPRESSED_MAGIC.items() if header.startswith(magic)), None)
+    if kind is None and begins_with_frames(header):
+        kind = "MP3"
     if kind or header[4:8] == b"ftyp":
         kind = kind or "MP4"
         raise UsageError(f"Standard input is {kind}, not PCM or WAV. Give the file's name instead of -.")
@@ -238,6 +241,13 @@ async def _read_audio(source: IO[bytes], rate: int) -> AsyncIterator[bytes]:
         yield converted
     if warning := describe_truncation(format_, bytes_read, declared):
         print(f"svc: {warning}", file=sys.stderr, flush=True)
+
+
+def _needs_more_header(header: bytes) -> bool:
+    """Return whether more bytes are needed to recognise the format, or to find the samples of a WAV stream."""
+    if header[:4] in WAV_MAGIC:
+        return len(header) < MAX_WAV_HEADER_BYTES
+    return len(header) < MAGIC_BYTES or begins_with_frames(header) is None
 
 
 async def _next_block(queue: asyncio.Queue[bytes | OSError]) -> bytes:

@@ -9,14 +9,15 @@ import fcntl
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import msgspec
 
+from svc.bundles.disk_space import add_path_to_errors
 from svc.errors import InvalidRequest, SvcError, UsageError
 from svc.pipeline.definition import DataKind
 from svc.pipeline.files import read_input, save_outputs
@@ -101,7 +102,7 @@ def _run_inputs(
             return result
 
         lines = _lines_in_order(pool, work, len(inputs), completed_lines, jobs * MAX_AHEAD_INPUTS_PER_JOB)
-        with result_file.part_path.open("wb") if result_file is not None else nullcontext(sys.stdout.buffer) as output:
+        with closing(lines), _open_output(result_file) as output:
             for line in lines:
                 failed += msgspec.json.decode(line, type=RunResult).error is not None
                 output.write(line + b"\n")
@@ -111,13 +112,23 @@ def _run_inputs(
     return failed
 
 
+@contextmanager
+def _open_output(result_file: _ResultFile | None) -> Iterator[IO[bytes]]:
+    """Open the part file, or yield standard output. Raises OSError with the path of the file."""
+    if result_file is None:
+        yield sys.stdout.buffer
+        return
+    with add_path_to_errors(result_file.part_path), result_file.part_path.open("wb") as output:
+        yield output
+
+
 def _lines_in_order(
     pool: ThreadPoolExecutor,
     run_input: Callable[[int], RunResult],
     count: int,
     completed_lines: dict[int, bytes],
     max_ahead: int,
-) -> Iterator[bytes]:
+) -> Generator[bytes, None, None]:
     pending: deque[Future[RunResult] | bytes] = deque()
     next_number = 0
     try:
@@ -214,7 +225,8 @@ class _ResultFile:
             completed |= _read_completed_lines(path, inputs)
         if completed:
             draft = self._kept_path.with_suffix(".tmp")
-            draft.write_bytes(b"".join(completed.get(number, b"") + b"\n" for number in range(max(completed) + 1)))
+            with add_path_to_errors(draft):
+                draft.write_bytes(b"".join(completed.get(number, b"") + b"\n" for number in range(max(completed) + 1)))
             draft.replace(self._kept_path)
         return completed
 

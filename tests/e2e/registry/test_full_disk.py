@@ -144,6 +144,13 @@ def test_registry_commands_on_full_disk_read_and_explain_writes(machine, disk, t
     assert one.run("registry", "gc").stdout == ""
     yank = one.run("registry", "yank", "a@1", check=1).stderr
     assert "svc: The registry's disk is full: free some space. (" in yank
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "w.bin").write_bytes(os.urandom(MIB))
+    metadata = {"model_id": "c", "version": "1", "execution_template": {"type": "X"}, "files": ["w.bin"]}
+    (model / "model_metadata.json").write_text(json.dumps(metadata))
+    pack = one.run("bundle", "pack", model, "-o", disk / "c.xyb", check=1).stderr
+    assert pack == f"svc: No space left on device: {disk / 'c.xyb'}. Free space on the disk, or write to another one.\n"
     server = one.serve()
     assert ask(server, "GET", "/bundles/a/1/any/a.xyb") == (200, (tmp_path / "a.xyb").read_bytes())
     assert sorted(json.loads(ask(server, "GET", "/index")[1])) == ["a/1/any", "b/1/any"]

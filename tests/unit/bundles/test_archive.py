@@ -121,6 +121,22 @@ def test_limits_from_environ_values_are_parsed_and_validated():
             limits_from_environ(wrong)
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [b"garbage", bytes(100), zstandard.compress(b"hidden"), tarred(["y"])],
+    ids=["text", "zeros", "frame", "tar"],
+)
+def test_archive_tar_with_bytes_after_its_end_is_rejected(tmp_path, rest):
+    assert_rejected(tmp_path, tarred(["x"]) + rest)
+
+
+def test_archive_tar_with_padding_and_skippable_frame_is_accepted(tmp_path):
+    path = tmp_path / "b.xyb"
+    skippable = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"note"
+    path.write_bytes(tarred(["x"]) + skippable + zstandard.compress(bytes(1024)))
+    open_and_verify(path, None)
+
+
 def test_archive_tar_bomb_is_rejected(tmp_path):
     path = tmp_path / "b.xyb"
     compressor = zstandard.ZstdCompressor().compressobj()

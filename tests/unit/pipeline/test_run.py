@@ -319,6 +319,18 @@ def test_run_without_resume_discards_earlier_results(gateway: FakeProvider) -> N
     assert not Path("out.jsonl.kept").exists()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def test_run_full_disk_names_result_file_and_starts_no_further_input(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("list.txt").write_text("".join(f"{number}\n" for number in range(40)))
+    Path("out.jsonl.part").symlink_to("/dev/full")
+    assert run(ONE, "--input-list", "list.txt", "-o", "out.jsonl", "--jobs", "1") == 1
+    advice = "Free space on the disk, or write to another one."
+    assert capsys.readouterr().err == f"svc: No space left on device: out.jsonl.part. {advice}\n"
+    assert len(gateway.requests) < 5
+
+
 def test_run_many_inputs_keep_writes_a_folder_per_input(
     gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from svc.speech.mp3_frames import is_truncated
+from svc.speech.mp3_frames import begins_with_frames, is_truncated
 from svc.speech.synthesis.encoders import create_encoder
 
 SECONDS = 2
@@ -69,6 +69,18 @@ def test_mp3_frame_of_any_version_has_its_size(header: int, size: int) -> None:
     tagged = b"ID3\4\0\0\0\0\1\0" + bytes(128) + data
     assert not is_truncated(tagged)
     assert is_truncated(tagged[:-1])
+
+
+def test_mp3_first_frames_are_told_from_samples() -> None:
+    for data in (encode(44100, 2), encode(16000, 1), encode_stream()):
+        assert begins_with_frames(data) is True
+        assert begins_with_frames(data[:100]) is None
+    frame_size = 417
+    one_frame = frame(0xFFFB9000, frame_size)
+    assert begins_with_frames(one_frame + bytes(frame_size)) is False
+    assert begins_with_frames(one_frame * 2 + frame(0xFFF39000, frame_size)) is False
+    noise = np.random.default_rng(1).integers(-32768, 32767, 100_000, dtype="<i2").tobytes()
+    assert not any(begins_with_frames(noise[start : start + 8192]) for start in range(0, 100_000, 2))
 
 
 @pytest.mark.parametrize("data", [b"", b"ID3", b"\xff\xfb", b"no frames at all", b"\xff\xfb\0\0" + bytes(100)])

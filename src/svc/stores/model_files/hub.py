@@ -37,7 +37,15 @@ from svc.bundles.download import DownloadState, PartialFile, download, remove_pa
 from svc.errors import CommandFailed, InsufficientStorage, RegistryFailed, RegistryUnreachable, UsageError
 from svc.file_lock import hold_lock
 from svc.outbound_http import describe_http_error, find_environment_proxy
-from svc.stores.model_files.install import ModelFiles, describe_size, group_shards, suggest_name
+from svc.stores.model_files.install import (
+    ModelFiles,
+    describe_missing,
+    describe_size,
+    first_shard,
+    group_shards,
+    missing_shards,
+    suggest_name,
+)
 from svc.wire.bundle import BundleEntry
 
 HUB_TIMEOUT_SECONDS = 30.0
@@ -96,19 +104,36 @@ class HubRepository(msgspec.Struct, frozen=True):
 
     def variants(self) -> list[HubVariant]:
         """Return the GGUF models, the smallest first. Image encoders and calibration data are no models."""
-        names = [
+        variants = [
+            HubVariant(parts, _find_quant(first), sum(self.files[part].size for part in parts))
+            for first, parts in group_shards(self._gguf_names()).items()
+        ]
+        return sorted(variants, key=lambda variant: variant.size_bytes)
+
+    def find_incomplete(self, selector: str) -> tuple[str, ...]:
+        """Return the missing parts of the split model that has this part or quantisation. Empty for another one.
+
+        Without a selector, it is any incomplete model.
+        """
+        wanted = first_shard(selector).lower()
+        for first, missing in missing_shards(self._gguf_names()).items():
+            if not selector or wanted in (first.lower(), Path(first).name.lower(), _find_quant(first).lower()):
+                return missing
+        return ()
+
+    def _gguf_names(self) -> list[str]:
+        return [
             name
             for name in self.files
             if name.lower().endswith(".gguf") and not re.search("mmproj|imatrix", name, re.IGNORECASE)
         ]
-        variants = []
-        for first, parts in group_shards(names).items():
-            stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", Path(first).name, flags=re.IGNORECASE)
-            match = _QUANT.search(stem)
-            variants.append(
-                HubVariant(parts, match[1].upper() if match else "", sum(self.files[p].size for p in parts))
-            )
-        return sorted(variants, key=lambda variant: variant.size_bytes)
+
+
+def _find_quant(name: str) -> str:
+    """Return the quantisation in the name of a GGUF file, or empty text."""
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", Path(name).name, flags=re.IGNORECASE)
+    match = _QUANT.search(stem)
+    return match[1].upper() if match else ""
 
 
 def parse_hub_reference(text: str) -> tuple[str, str]:
@@ -132,7 +157,7 @@ def hub_files(reference: str, on_progress: HubProgress) -> tuple[ModelFiles, Hub
         variants = repository.variants()
         if not variants and not selector and (speech := select_speech_files(repository.files)):
             return _download_speech_model(repository, speech, on_progress), None, []
-        variant = select_variant(repository_name, variants, selector)
+        variant = select_variant(repository, variants, selector)
         _check_space(repository, variant.files)
         paths = tuple(_fetch_file(repository, file, on_progress) for file in variant.files)
     base_name = repository_name.partition("/")[2]
@@ -193,21 +218,28 @@ def _download_speech_model(repository: HubRepository, names: Sequence[str], on_p
     )
 
 
-def select_variant(repository: str, variants: Sequence[HubVariant], selector: str) -> HubVariant:
-    """Return the variant with this file name or quantisation, or the default one. Raises CommandFailed."""
-    if not variants:
-        raise CommandFailed(
-            f"{repository} has neither a GGUF file nor a speech model that is known here. "
-            f"Look for a repository whose name ends in GGUF, such as {repository}-GGUF."
-        )
-    if not selector:
+def select_variant(repository: HubRepository, variants: Sequence[HubVariant], selector: str) -> HubVariant:
+    """Return the variant with this file name or quantisation, or the default one. Raises CommandFailed.
+
+    Each part of a split model selects it.
+    """
+    name = repository.name
+    if not selector and variants:
         return _default_variant(variants)
-    wanted = selector.lower()
+    wanted = first_shard(selector).lower()
     for variant in variants:
         if wanted in (variant.quant.lower(), variant.files[0].lower(), Path(variant.files[0]).name.lower()):
             return variant
     listed = ", ".join(map(str, variants[:MAX_LISTED_REFERENCES]))
-    raise CommandFailed(f"{repository} has no {selector!r}. It has: {listed}.")
+    if missing := repository.find_incomplete(selector):
+        advice = f"Choose another: {listed}." if variants else "Ask its owner for them, or choose another repository."
+        raise CommandFailed(f"The model is split, and {describe_missing(missing)} {name}. {advice}")
+    if not variants:
+        raise CommandFailed(
+            f"{name} has neither a GGUF file nor a speech model that is known here. "
+            f"Look for a repository whose name ends in GGUF, such as {name}-GGUF."
+        )
+    raise CommandFailed(f"{name} has no {selector!r}. It has: {listed}.")
 
 
 def _default_variant(variants: Sequence[HubVariant]) -> HubVariant:

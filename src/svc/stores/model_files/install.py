@@ -23,6 +23,8 @@ from svc.errors import CommandFailed, InvalidBundle, InvalidRequest, UsageError
 from svc.file_lock import hold_lock
 from svc.stores.local_models import MODEL_TYPE, SPEECH_TYPE, AddedModel, models_folder, read_added_model
 
+MAX_LISTED_SHARDS = 5
+"""Missing parts of a split model that an error names."""
 _SHARD_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _NAME_SUFFIXES = re.compile(r"[-_.]?gguf$", re.IGNORECASE)
 
@@ -59,7 +61,9 @@ def local_file(text: str) -> ModelFiles:
         raise UsageError(f"{text} is not a file." if path.exists() else f"There is no file {text}.")
     paths: tuple[Path, ...] = (path,)
     if match := _SHARD_NAME.fullmatch(path.name):
-        paths = tuple(path.with_name(f"{match[1]}-{n:05}-of-{match[3]}.gguf") for n in range(1, int(match[3]) + 1))
+        paths = tuple(path.with_name(name) for name in _shard_names(match))
+        if missing := missing_shards([each.name for each in paths if each.is_file()]):
+            raise UsageError(f"{text} is a part of a split model. {describe_missing(*missing.values())} {path.parent}.")
     return ModelFiles(
         source=f"file:{path}",
         name=suggest_name(match[1] if match else path.stem),
@@ -178,6 +182,28 @@ def _build_metadata(files: ModelFiles, header: GgufHeader | None, name: str) -> 
     }
 
 
+def _shard_names(match: re.Match[str]) -> tuple[str, ...]:
+    """Return the names of all parts of a split model, from the name of one part."""
+    return tuple(f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1))
+
+
+def missing_shards(names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the missing parts of each split model that is not complete. The key is the name of its first part."""
+    known_names = set(names)
+    missing: dict[str, tuple[str, ...]] = {}
+    for match in filter(None, map(_SHARD_NAME.fullmatch, sorted(names))):
+        first = f"{match[1]}-{1:05}-of-{match[3]}.gguf"
+        if first not in missing and (lacking := tuple(n for n in _shard_names(match) if n not in known_names)):
+            missing[first] = lacking
+    return missing
+
+
+def first_shard(name: str) -> str:
+    """Return the name of the first part if this is a part of a split model, else the name."""
+    match = _SHARD_NAME.fullmatch(name)
+    return name if match is None else f"{match[1]}-{1:05}-of-{match[3]}.gguf"
+
+
 def group_shards(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the files of each model: single files, and the parts of split ones. The key is the first file."""
     groups: dict[str, tuple[str, ...]] = {}
@@ -186,10 +212,17 @@ def group_shards(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if match is None:
             groups[name] = (name,)
         elif int(match[2]) == 1:
-            parts = tuple(f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1))
+            parts = _shard_names(match)
             if set(parts) <= set(names):
                 groups[name] = parts
     return groups
+
+
+def describe_missing(missing: Sequence[str]) -> str:
+    """Return the begin of a sentence that names missing parts. The place where they are missing follows it."""
+    listed = ", ".join(missing[:MAX_LISTED_SHARDS])
+    more = len(missing) - MAX_LISTED_SHARDS
+    return f"{listed}{f' and {more} more' if more > 0 else ''} {'is' if len(missing) == 1 else 'are'} missing in"
 
 
 def describe_size(size: int) -> str:
