@@ -25,6 +25,7 @@ MAX_FILES: Final = 64
 MAX_INCLUDE_DEPTH: Final = 8
 _REFERENCE: Final = re.compile(r"\$(?:\$|\{([^}]*)(\}?))")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_YAML_KEY: Final = re.compile(r"^[A-Za-z_]+:\s*$", re.MULTILINE)
 INCLUDE_KEY: Final = "include"
 
 
@@ -205,7 +206,8 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.replace("\r\n", "\n"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.") from error
+        hint = " It looks like YAML, and svc reads TOML only." if _YAML_KEY.search(text) else ""
+        raise UsageError(f"{path} is not valid TOML: {error}.{hint}") from error
 
 
 def _included_names(source: _SourceFile, names: Any) -> list[str]:

@@ -58,6 +58,8 @@ INVALID_EPHEMERAL_KEY_MESSAGE: Final = (
 MAX_CACHED_EPHEMERAL_KEYS = 20_000
 """Maximum cached ephemeral keys: 40 MB at 2 kB each."""
 NO_KEY_MESSAGE: Final = "The request has no API key: send the header 'Authorization: Bearer <API_KEY>'."
+OTHER_KEY_HEADERS: Final = ("api-key", "x-goog-api-key", "x-litellm-api-key", "x-portkey-api-key")
+"""Headers in which clients of Azure, Google and other gateways send a key. None of them is read here."""
 
 
 class IssuedKeySource(Protocol):
@@ -349,10 +351,23 @@ def secret_from_headers(authorization: str | None, x_api_key: str | None = None)
 def secret_from_request(method: str, headers: Mapping[str, str]) -> str | None:
     """Return the key of a request, else the token of its session cookie, or None.
 
-    Raises PermissionDenied if a change with a session cookie has no CSRF token.
+    Raises PermissionDenied if a change with a session cookie has no CSRF token, and AuthenticationFailed for a key in a
+    header that is not read.
     """
     secret = secret_from_headers(headers.get("authorization"), headers.get("x-api-key"))
-    return secret or session_from_request(method, headers.get("cookie"), headers.get(CSRF_HEADER), headers.get("host"))
+    secret = secret or session_from_request(
+        method, headers.get("cookie"), headers.get(CSRF_HEADER), headers.get("host")
+    )
+    if secret is None:
+        check_other_key_headers(headers)
+    return secret
+
+
+def check_other_key_headers(names: Iterable[str]) -> None:
+    """Raise AuthenticationFailed with the header of a request without a key that seems to have the key."""
+    for name in names:
+        if name in OTHER_KEY_HEADERS:
+            raise AuthenticationFailed(f"{NO_KEY_MESSAGE} The header {name!r} is not read.")
 
 
 def session_from_request(method: str, cookies: str | None, token: str | None, host: str | None) -> str | None:

@@ -15,6 +15,7 @@ import msgspec
 
 from svc.config_file import INCLUDE_KEY, ConfigTables, read_config_file
 from svc.errors import UsageError
+from svc.setting_hints import hint_for_error
 from svc.state_folder import find_state_folder
 from svc.wire.chat import UpstreamOverrides
 from svc.wire.toml_errors import find_error_path, list_allowed_values
@@ -34,6 +35,8 @@ RoutingStrategy = Literal["order", "weighted", "least_busy", "cheapest"]
 GatewayRole = Literal["all", "data", "admin"]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 PROVIDER_NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
+KEY_VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""The names that a shell can export, which no key with `-` matches."""
 DEFAULT_DIALECT = "openai"
 """The dialect of a provider without `dialect`."""
 
@@ -172,11 +175,16 @@ class RoutingSettings(_SettingsTable, frozen=True):
     """
 
 
+def _reject_wildcard(key: str, name: str) -> None:
+    if "*" in name:
+        raise ValueError(f"`{key}` must be one name, because there are no wildcards such as {name!r}")
+
+
 class ModelSettings(_SettingsTable, frozen=True):
     """One entry of `providers.models`. Prices are in USD per million tokens."""
 
     id: NonEmptySetting
-    """The name that clients use."""
+    """The name that clients use. There are no wildcards: a `*` is an error."""
     upstream_id: NonEmptySetting | None = None
     """The name at the provider, if it differs."""
     context_window: Annotated[int, msgspec.Meta(ge=1)] = 128_000
@@ -199,6 +207,9 @@ class ModelSettings(_SettingsTable, frozen=True):
     """USD per million input tokens that the provider read from its cache. Default: `input_price`."""
     cache_write_price: UsdPerMillionTokens | None = None
     """USD per million input tokens that the provider wrote to its cache. Default: `input_price`."""
+
+    def __post_init__(self) -> None:
+        _reject_wildcard("id", self.id)
 
 
 class AccountSettings(_SettingsTable, frozen=True):
@@ -232,7 +243,7 @@ class ProviderSettings(_SettingsTable, frozen=True):
     api_version: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None = None
     """The value of the query parameter `api-version`, which Azure requires. Without it, requests have no query."""
     api_key_env: str | None = None
-    """The environment variable with the key. Without a key, requests carry none."""
+    """The name of the environment variable with the key. Without a key, requests carry none."""
     api_key_file: str | None = None
     """A file with the key, such as a mounted secret. It has precedence over `api_key_env`.
 
@@ -265,6 +276,9 @@ class AliasSettings(_SettingsTable, frozen=True):
     """The name that clients use. It has precedence over a model of the same name."""
     model: NonEmptySetting
     """The model. A name that no provider has is an error that names its line."""
+
+    def __post_init__(self) -> None:
+        _reject_wildcard("name", self.name)
 
 
 class LocalModelSettings(_SettingsTable, frozen=True):
@@ -532,6 +546,7 @@ def load(
         file_values = tables.get(table, {})
         tables = {**tables, table: {**values, **file_values}} if isinstance(file_values, dict) else tables
     file_settings = _parse_tables(tables, config_tables)
+    _check_key_variables(file_settings, config_tables, environ)
     port_option = (overrides or {}).get("gateway", {}).get("port")
     if port_option is None and (port := environ.get("PORT")):
         tables = _merge_table(tables, "gateway", {"port": _parse_integer("PORT", port)})
@@ -610,7 +625,25 @@ def _parse_tables(tables: dict[str, Any], config_tables: ConfigTables) -> FileSe
         location = origin or (config_tables.files[-1] if config_tables.files else "settings")
         allowed = list_allowed_values(FileSettings, message) if message.startswith("Invalid enum value") else ""
         end = f"; allowed: {allowed}" if allowed else ""
-        raise UsageError(f"{location}: {_describe_validation_error(message)}{end}.") from error
+        hint = hint_for_error(FileSettings, message)
+        raise UsageError(f"{location}: {_describe_validation_error(message)}{end}. {hint}".rstrip()) from error
+
+
+def _check_key_variables(file_settings: FileSettings, config_tables: ConfigTables, environ: Mapping[str, str]) -> None:
+    """Raise UsageError if `api_key_env` has a key in place of the name of its variable. The message has no value."""
+    for number, provider in enumerate(file_settings.providers):
+        names = {f"providers[{number}].api_key_env": provider.api_key_env}
+        for account_number, account in enumerate(provider.accounts or ()):
+            names[f"providers[{number}].accounts[{account_number}].api_key_env"] = account.api_key_env
+        for path, name in names.items():
+            origin = config_tables.find_origin(path)
+            # The value of `${NAME}` may be a key. The name of a variable that is not set appears in errors.
+            is_expanded_key = bool(name and origin and origin.variables and name not in environ)
+            if name and (is_expanded_key or not KEY_VARIABLE_PATTERN.fullmatch(name)):
+                raise UsageError(
+                    f"{origin or 'settings'}: `api_key_env` must be the name of an environment variable, such as "
+                    "OPENAI_API_KEY, and not the key."
+                )
 
 
 def _describe_validation_error(message: str) -> str:

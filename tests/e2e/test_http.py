@@ -51,6 +51,21 @@ def test_path_unknown_outside_v1_returns_404_without_key(gateway: Gateway, path:
     assert (got.status, got.code) == (404, "not_found")
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/openai/deployments/m/chat/completions", "/v1/chat/completions"),
+        ("/audio/transcriptions", "/v1/audio/transcriptions"),
+    ],
+)
+def test_path_without_v1_returns_404_that_names_the_path(gateway: Gateway, path: str, known: str, size: int) -> None:
+    got = gateway.request("POST", path, {"model": "m", "messages": [{"role": "user", "content": "x" * size}]})
+    assert (got.status, got.code) == (404, "not_found")
+    assert got.json["error"]["message"].endswith(f"Did you mean '{known}'?")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
@@ -165,6 +180,13 @@ def test_authorization_malformed_returns_401(gateway: Gateway, path: str, value:
     got = gateway.request(method, path, BODY if method == "POST" else None, headers={"authorization": value})
     assert (got.status, got.code) == (401, "authentication_error")
     assert got.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/v1/chat/completions")])
+def test_authorization_in_another_header_returns_401_that_names_it(gateway: Gateway, method: str, path: str) -> None:
+    got = gateway.request(method, path, BODY if method == "POST" else None, key=None, headers={"api-key": KEY})
+    assert (got.status, got.code) == (401, "authentication_error")
+    assert got.json["error"]["message"].endswith("The header 'api-key' is not read.")
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])

@@ -137,6 +137,59 @@ def test_load_switch_neither_0_nor_1_raises_usage_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[gateway]\nprot = 1", "unknown key `prot` in [gateway]. Did you mean `port`?"),
+        ("port = 1", "unknown key `port`. It belongs to [gateway]."),
+        ("[gateway]\nnothing_similar = 1", "unknown key `nothing_similar` in [gateway]."),
+        ("[routing]\nnum_retries = 3", "unknown key `num_retries` in [routing]. Use `retries` in [routing]."),
+        ("[[providers]]\nname = 'a'\napi_base = 'http://x/v1'", "in [providers[0]]. Use `base_url`."),
+        (
+            "[[providers]]\nname = 'a'\nmodels = [{ id = 'm', input_cost_per_token = 1 }]",
+            "in [providers[0].models[0]]. Use `input_price`, in USD per million tokens.",
+        ),
+        (
+            "[routing]\nfallbacks = [{ a = ['b'] }]",
+            'in [routing.fallbacks]. Write a line such as `"gpt-4o" = ["gpt-4o-mini"]` below [routing.fallbacks].',
+        ),
+        (
+            "[[providers]]\nname = 'a'\nmodels = ['m']",
+            'in [providers[0].models[0]]. Write each model as `{ id = "NAME" }`.',
+        ),
+        ("model_list:\n  - model_name: a", "(at line 1, column 11). It looks like YAML, and svc reads TOML only."),
+        (
+            "[[providers]]\nname = 'a'\nmodels = [{ id = 'openai/*' }]",
+            "`id` must be one name, because there are no wildcards such as 'openai/*' in [providers[0].models[0]].",
+        ),
+        (
+            "[[aliases]]\nname = 'gpt-*'\nmodel = 'gpt-4o'",
+            "line 2: `name` must be one name, because there are no wildcards such as 'gpt-*' in [aliases[0]].",
+        ),
+    ],
+)
+def test_file_with_habits_of_other_gateways_error_ends_with_hint(tmp_path: Path, text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.load({}, config=write(tmp_path, text))
+    assert caught.value.message.endswith(hint)
+
+
+@pytest.mark.parametrize("value", ["sk-proj-SECRET", "os.environ/SECRET", "${VALUE}", "SECRET KEY"])
+@pytest.mark.parametrize("table", ["", "[[providers.accounts]]\n"])
+def test_file_with_key_as_name_of_its_variable_error_omits_it(tmp_path: Path, table: str, value: str) -> None:
+    config = write(tmp_path, f"[[providers]]\nname = 'a'\n{table}api_key_env = '{value}'")
+    with pytest.raises(UsageError) as caught:
+        settings.load({"VALUE": "aSECRETvalue"}, config=config)
+    line = 4 if table else 3
+    assert caught.value.message.startswith(f"{config}, line {line}: `api_key_env` must be the name of an environment")
+    assert "SECRET" not in caught.value.message
+
+
+def test_file_with_variable_in_name_of_key_variable_is_valid_if_it_is_set(tmp_path: Path) -> None:
+    config = write(tmp_path, "[[providers]]\nname = 'a'\napi_key_env = '${TENANT}_KEY'")
+    assert settings.load({"TENANT": "A", "A_KEY": "k"}, config=config).providers[0].api_key_env == "A_KEY"
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ('[gateway]\n\nport = "x"', ", line 3: Expected integer, got string in [gateway.port]."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -155,6 +156,7 @@ def _explain_key_rule(name: str, text: str) -> str:
 
 def create_key(database: Database, request: NewKey) -> MadeKey:
     """Create a key. Raises InvalidRequest and StoreUnavailable."""
+    _reject_wildcards(request.models)
     secret = generate_secret()
     fields = msgspec.structs.asdict(request) | {"expires": _parse_expiry(request.expires)}
     if request.budget_usd is not None and request.budget_period is None:
@@ -221,6 +223,8 @@ def update_key(database: Database, id: str, request: Change) -> ShownKey:
     fields = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not UNSET}
     if isinstance(request.expires, str):
         fields["expires"] = _parse_expiry(request.expires)
+    if request.models is not UNSET:
+        _reject_wildcards(request.models)
 
     def apply_changes(key: StoredKey) -> StoredKey:
         new = msgspec.structs.replace(key, **fields)
@@ -279,6 +283,16 @@ def _validate_key(key: StoredKey, *, checks_expiry: bool = True) -> None:
     if checks_expiry and key.expires is not None and key.expires <= time.time():
         raise InvalidRequest("expires is in the past.", param="expires")
     check_tags(key.tags)
+
+
+def _reject_wildcards(models: Sequence[str] | None) -> None:
+    """Raise InvalidRequest for a name such as `openai/*`, because a key with it could use no model."""
+    for name in models or ():
+        if "*" in name:
+            raise InvalidRequest(
+                f"models: there are no wildcards such as {name[:64]!r}. Name each model, or none for all models.",
+                param="models",
+            )
 
 
 def check_tags(tags: dict[str, str]) -> None:

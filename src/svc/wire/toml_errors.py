@@ -1,4 +1,4 @@
-"""Finds the line of a wrong value in the configuration file, and the values that are allowed there. Pure."""
+"""Finds the line of a wrong value in the configuration file, and the values or keys that are allowed there. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 
 _HEADER: Final = re.compile(r"\s*(\[{1,2})\s*([^\[\]]+?)\s*\]")
 _KEY: Final = re.compile(r"""\s*["']?([^"'=\s#\[]+)["']?\s*=""")
-_UNKNOWN_KEY: Final = re.compile(r"unknown field `([^`]+)`")
+UNKNOWN_KEY_PATTERN: Final = re.compile(r"unknown field `([^`]+)`")
 
 
 def find_error_path(message: str) -> str:
     """Return the path in msgspec's error, such as `gateway.port` or `providers[1].name`, with the unknown key."""
     path = _path_of(message)
-    unknown = _UNKNOWN_KEY.search(message)
+    unknown = UNKNOWN_KEY_PATTERN.search(message)
     return path if unknown is None else f"{path}.{unknown[1]}".removeprefix(".")
 
 
@@ -42,11 +42,17 @@ def find_path_line(text: str, path: str) -> int:
 
 def list_allowed_values(settings_type: type, message: str) -> str:
     """Return the values that are allowed at the path of msgspec's error, or an empty string."""
-    found: Any = settings_type
-    for name in filter(None, re.split(r"[.\[]", _path_of(message))):
-        found = _step(found, name)
-    values = [value for option in _options(found) if get_origin(option) is Literal for value in get_args(option)]
+    options = _options(_type_at(settings_type, _path_of(message)))
+    values = [value for option in options if get_origin(option) is Literal for value in get_args(option)]
     return ", ".join(map(repr, values))
+
+
+def list_known_keys(settings_type: type, message: str) -> tuple[str, ...]:
+    """Return the keys of the table at the path of msgspec's error, or an empty tuple."""
+    for option in _options(_type_at(settings_type, _path_of(message))):
+        if isinstance(option, type) and issubclass(option, msgspec.Struct):
+            return option.__struct_fields__
+    return ()
 
 
 def _path_of(message: str) -> str:
@@ -55,11 +61,19 @@ def _path_of(message: str) -> str:
 
 def _name_table(name: str, counts: dict[str, int], *, is_entry: bool) -> str:
     """Return the path of a table. `counts` has the last index of each array of tables."""
-    if is_entry:
-        counts[name] = counts.get(name, -1) + 1
-        return f"{name}[{counts[name]}]"
-    first, separator, rest = name.partition(".")
-    return f"{first}[{counts[first]}]{separator}{rest}" if first in counts else name
+    first, _, rest = name.partition(".")
+    path = f"{first}[{counts[first]}].{rest}" if rest and first in counts else name
+    if not is_entry:
+        return path
+    counts[path] = counts.get(path, -1) + 1
+    return f"{path}[{counts[path]}]"
+
+
+def _type_at(settings_type: type, path: str) -> Any:
+    found: Any = settings_type
+    for name in filter(None, re.split(r"[.\[]", path)):
+        found = _step(found, name)
+    return found
 
 
 def _step(found: Any, name: str) -> Any:

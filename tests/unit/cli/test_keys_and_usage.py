@@ -115,6 +115,13 @@ def test_keys_change_and_revoke_accept_name(command: Command, shop: dict[str, st
     assert shop["id"] in command("keys", "revoke", "web shop")
 
 
+def test_keys_create_and_change_wildcard_as_model_is_rejected(command: Command, shop: dict[str, str]) -> None:
+    for action in (("create", "--name", "a"), ("change", "web shop")):
+        said = command("keys", *action, "--models", "gpt-4o,openai/*", status=2)
+        assert said.startswith("svc: --models: there are no wildcards such as 'openai/*'."), said
+    assert json.loads(command("keys", "show", "web shop", "--json"))["models"] == ["gpt-4o", "gpt-4o-mini"]
+
+
 def test_keys_ls_shows_scopes_models_tags_and_last_use(command: Command, shop: dict[str, str], home: Path) -> None:
     command("keys", "create", "--name", "idle", "--scope", "admin")
     insert_usage(home, shop, 3)

@@ -21,6 +21,7 @@ from svc.gateway.local_model.runtime import LocalModelStatus
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.model_errors import quote_name
 from svc.gateway.server.endpoint_table import EndpointTable
+from svc.gateway.server.path_hints import path_not_found
 from svc.security import secret_from_request
 from svc.settings import GatewayRole
 from svc.stores.database.base import StoreUnavailable
@@ -79,7 +80,7 @@ def create_app(
     app = Starlette(
         routes=routes,
         middleware=build_middleware(context, endpoints),
-        exception_handlers=_exception_handlers(context, other_role),
+        exception_handlers=_exception_handlers(context, other_role, _fixed_paths(routes)),
     )
     app.router.redirect_slashes = False  # prevents open redirects: the target would come from the Host header
     return app
@@ -119,8 +120,13 @@ class UnsupportedRequest:
         raise InvalidRequest(f"Remove the '#' and the text after it: the path is {request.url.path}.")
 
 
+def _fixed_paths(routes: Sequence[BaseRoute]) -> list[str]:
+    """Return the paths of the routes that have no variable part."""
+    return [route.path for route in routes if isinstance(route, Route) and "{" not in route.path]
+
+
 def _exception_handlers(
-    context: GatewayContext, other_role: OtherRole
+    context: GatewayContext, other_role: OtherRole, known_paths: Sequence[str]
 ) -> dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]]:
     async def handle_svc_error(request: Request, error: Exception) -> Response:
         return (
@@ -135,7 +141,7 @@ def _exception_handlers(
             return error_response(auth_error)
         if isinstance(error, HTTPException) and error.status_code == 404 and other_role.has_route(request.scope):
             return error_response(other_role.error(request.url.path))
-        return error_response(_to_svc_error(request, error))
+        return error_response(_to_svc_error(request, error, known_paths))
 
     async def handle_store_unavailable(request: Request, error: Exception) -> Response:
         log.error("a database query failed: %s", error)
@@ -144,9 +150,9 @@ def _exception_handlers(
     return {StoreUnavailable: handle_store_unavailable, SvcError: handle_svc_error, HTTPException: handle_http_error}
 
 
-def _to_svc_error(request: Request, error: Exception) -> SvcError:
+def _to_svc_error(request: Request, error: Exception, known_paths: Sequence[str]) -> SvcError:
     if not isinstance(error, HTTPException) or error.status_code == 404:
-        return NotFound(f"There is no path {quote_name(request.url.path)} here.")
+        return path_not_found(request.url.path, known_paths)
     if error.status_code == 405:
         allow_header = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow", "")
         allow = ", ".join(sorted(allow_header.split(", ")))  # Starlette's order is random

@@ -346,9 +346,11 @@ def models_without_key(settings: Settings, providers: Iterable[Provider]) -> dic
     """Return the models that are not offered because their provider has no key, each with the reason."""
     missing: dict[str, str] = {}
     for provider in unconfigured_providers(settings, {provider.name for provider in providers}):
-        names = " or ".join(provider.variables)
+        # Clients get the reason: a name that is not in upper case may be a key that is in the wrong place.
+        names = " or ".join(name for name in provider.variables if name.isupper())
+        reason = f"the provider {provider.name} has no API key{f' (set {names})' if names else ''}"
         for model in provider.models:
-            missing.setdefault(model.id, f"the provider {provider.name} has no API key (set {names})")
+            missing.setdefault(model.id, reason)
     return missing
 
 

@@ -326,7 +326,7 @@ class RequestParser(Downstream):
             and request.endpoint is None
             and not request.is_key_checked
         ):
-            check_large_body_allowed(request, self._context.keyring)
+            check_large_body_allowed(request, self._context.keyring, self._endpoints_by_path)
         if request.rejection is None:
             request.body.append(data)
 

@@ -48,6 +48,13 @@ def test_models_without_key_reason_names_the_variables(tmp_path: Path) -> None:
     assert "llama-3.1-8b-instant" not in found
 
 
+def test_models_without_key_reason_omits_a_name_that_may_be_a_key(tmp_path: Path) -> None:
+    text = "[[providers]]\nname = 'mine'\nbase_url = 'http://x/v1'\napi_key_env = 'a1b2SECRET'\nmodels = [{ id = 'm' }]"
+    (tmp_path / "svc.toml").write_text(text)
+    loaded = settings.load({}, config=str(tmp_path / "svc.toml"))
+    assert models_without_key(loaded, [])["m"] == "the provider mine has no API key"
+
+
 def test_providers_built_in_keys_give_all_models(tmp_path: Path) -> None:
     keys = {f"PROVIDER_{letter}_API_KEY": "k" for letter in "ABC"}
     backends = router(load(tmp_path, keys)).backends()
