@@ -185,6 +185,22 @@ def test_doctor_user_without_rights_is_error(
     assert "no rights on the table keys." in doctor_database(capsys)["says"]
 
 
+def test_doctor_refused_connection_advice_names_its_cause(
+    stranger: tuple[PostgresDatabase, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    owner, url = stranger
+    role = psycopg.conninfo.conninfo_to_dict(url)["user"]
+    monkeypatch.setenv("SVC_HOME", str(tmp_path))
+    monkeypatch.setenv("SVC_DATABASE_URL", url)
+    owner._run_statement(f"ALTER ROLE {role} CONNECTION LIMIT 0")
+    assert doctor_database(capsys)["mend"] == "raise the connection limit of the role or of the database"
+    monkeypatch.setenv("SVC_DATABASE_URL", url.replace(f"//{role}", "//nobody"))
+    assert doctor_database(capsys)["mend"] == "create the database and its user, or check SVC_DATABASE_URL"
+
+
 def test_doctor_schema_of_newer_program_is_error_and_older_is_not(
     url: str, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,22 @@ OPENMP_LIBRARY: Final = "libgomp.so.1"
 LOW_DISK_BYTES: Final = 256 << 20
 """Below this free space, the disk may soon be full."""
 JOURNAL_PROBE_BYTES: Final = 4096
+DATABASE_ADVICE: Final = (
+    ("password authentication failed", "check the user and the password in SVC_DATABASE_URL"),
+    ("too many clients", "raise max_connections of PostgreSQL"),
+    ("too many connections", "raise the connection limit of the role or of the database"),
+    ("remaining connection slots", "raise max_connections of PostgreSQL"),
+    (" does not exist", "create the database and its user, or check SVC_DATABASE_URL"),
+)
+"""Part of PostgreSQL's English message -> the remedy."""
+REDIS_ADVICE: Final = (
+    ("READONLY", "name the primary server in SVC_REDIS_URL, or its Sentinels"),
+    ("OOM", "raise maxmemory of Redis"),
+    ("WRONGPASS", "check the user and the password in SVC_REDIS_URL"),
+    ("NOAUTH", "add the password to SVC_REDIS_URL"),
+    ("NOPERM", "give the user of SVC_REDIS_URL the rights that the guide for Redis lists"),
+)
+"""Code of an error of Redis -> the remedy."""
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -125,7 +141,9 @@ def check_database(settings: Settings) -> CheckResult:
         is_read_only = store.is_read_only()
     except StoreUnavailable as error:
         store.close()
-        return CheckResult("database", "bad", error.message, f"{'check' if is_file else 'start it, or check'} {source}")
+        return CheckResult(
+            "database", "bad", error.message, _advise_on_database(error.message, source, is_file=is_file)
+        )
     try:
         if not is_read_only:
             store.check_schema()
@@ -142,6 +160,12 @@ def check_database(settings: Settings) -> CheckResult:
     if is_file:
         return CheckResult("database", "ok", f"the file {url.removeprefix('sqlite:///')}")
     return CheckResult("database", "ok", "PostgreSQL responds: machines share keys and usage")
+
+
+def _advise_on_database(reason: str, source: str, *, is_file: bool) -> str:
+    if is_file:
+        return f"check {source}"
+    return next((advice for text, advice in DATABASE_ADVICE if text in reason), f"start it, or check {source}")
 
 
 def check_client_keys(settings: Settings, *, can_read_keys: bool) -> CheckResult:
@@ -189,10 +213,14 @@ def check_redis(settings: Settings) -> Iterator[CheckResult]:
     except UsageError as error:
         yield CheckResult("redis", "bad", error.message, "fix SVC_REDIS_URL, or unset it")
     except StoreUnavailable as error:
-        advice = "start it, or check SVC_REDIS_URL; until then each machine counts limits separately"
+        advice = f"{_advise_on_redis(error.message)}; until then each machine counts limits separately"
         yield CheckResult("redis", "bad", f"{address} is not usable: {error.message}", advice)
     else:
         yield CheckResult("redis", "ok", f"{address}: machines share their limits")
+
+
+def _advise_on_redis(reason: str) -> str:
+    return next((advice for code, advice in REDIS_ADVICE if code in reason), "start it, or check SVC_REDIS_URL")
 
 
 def check_blob_store(settings: Settings) -> CheckResult:
@@ -249,6 +277,16 @@ def check_journal(home: Path) -> Iterator[CheckResult]:
         yield CheckResult("journal", "bad", f"the folder {folder} cannot be written: {error.strerror}", advice)
     else:
         yield CheckResult("journal", "ok", f"the folder {folder}")
+
+
+def check_temporary_folder() -> Iterator[CheckResult]:
+    """Report a machine without a writable temporary folder, such as a container with a read-only file system."""
+    try:
+        with tempfile.TemporaryFile():
+            pass
+    except OSError as error:
+        detail = f"there is none to write to, so uploads of audio are rejected: {error.strerror}"
+        yield CheckResult("temporary folder", "off", detail, "mount one at /tmp, or set TMPDIR to a writable folder")
 
 
 def check_disk_space(settings: Settings) -> Iterator[CheckResult]:

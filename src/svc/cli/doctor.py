@@ -83,6 +83,7 @@ def _run_checks(config_path: str | None) -> Iterator[CheckResult]:
     yield CheckResult("settings", "ok", "read")
     yield from _doctor_checks.check_journal(loaded.home)
     yield from _doctor_checks.check_disk_space(loaded)
+    yield from _doctor_checks.check_temporary_folder()
     yield from _doctor_checks.check_extras()
     for name in (loaded.local.model, loaded.speech.default_model):
         yield _check_model(name, loaded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 
@@ -11,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from svc.distribution import install_command
-from svc.errors import InvalidRequest, SpeechFailed, SvcError
+from svc.errors import InsufficientStorage, InvalidRequest, SpeechFailed, SvcError
 from svc.speech import transcript_formats
 from svc.speech.accounting import UPLOAD_TRANSCRIPTION_PATH
 from svc.speech.events import TranscriptEventStream
@@ -20,9 +21,11 @@ from svc.speech.upload import UploadRecorder, UploadTranscription, wait_for_disc
 from svc.speech.upload_form import TranscriptionRequest, parse_upload_form
 from svc.wire.key import ApiKey
 
+log = logging.getLogger("svc.speech")
+
 
 async def transcribe_upload(service: SpeechService, key: ApiKey, request: Request) -> Response | TranscriptEventStream:
-    """Transcribe an upload. Raises InvalidRequest, ModelNotFound, RateLimited, SpeechFailed.
+    """Transcribe an upload. Raises InsufficientStorage, InvalidRequest, ModelNotFound, RateLimited, SpeechFailed.
 
     The request is counted before its form is parsed, so malformed requests count for the key's limits.
     """
@@ -33,7 +36,7 @@ async def transcribe_upload(service: SpeechService, key: ApiKey, request: Reques
     recorder = UploadRecorder(service, tracked_request)
     try:
         async with AsyncExitStack() as resources:
-            transcription_request = await _read_form(request, resources)
+            transcription_request = await read_form(request, resources)
             recorder.upload = upload = UploadTranscription(service, key, transcription_request, identity[0])
             service.metrics.record_request("upload")
             if transcription_request.stream:
@@ -55,14 +58,17 @@ async def transcribe_upload(service: SpeechService, key: ApiKey, request: Reques
         raise
 
 
-async def _read_form(request: Request, resources: AsyncExitStack) -> TranscriptionRequest:
-    """Parse the form. Its files stay open as long as `resources`."""
+async def read_form(request: Request, resources: AsyncExitStack) -> TranscriptionRequest:
+    """Parse the form. Its files stay open as long as `resources`. Raises InsufficientStorage and InvalidRequest."""
     try:
         form = await resources.enter_async_context(request.form(max_files=1, max_fields=32))
+        transcription_request = parse_upload_form(form)
+        await asyncio.to_thread(transcription_request.file.file.rollover)  # type: ignore[attr-defined]
     except HTTPException as error:
         raise InvalidRequest(f"The form cannot be read: {error.detail}") from None
-    transcription_request = parse_upload_form(form)
-    await asyncio.to_thread(transcription_request.file.file.rollover)  # type: ignore[attr-defined]
+    except OSError as error:  # such as a full disk, or a read-only one
+        log.error("an upload cannot be stored in the temporary folder: %s", error.strerror or error)
+        raise InsufficientStorage("The server cannot store the upload in its temporary folder.") from None
     return transcription_request
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -196,12 +197,34 @@ def test_doctor_redis_wrong_password_or_timeout_is_error(
             assert (status, found["redis"]["state"]) == (1, "bad")
             assert address in found["redis"]["says"]
             assert reason in found["redis"]["says"]
+            assert "password" in found["redis"]["mend"]
         server.freeze()
         monkeypatch.setenv("SVC_REDIS_URL", f"redis://:{PASSWORD}@{address}/0")
         status, found = run_doctor(capsys)
         server.thaw()
         assert status == 1
         assert "2 s" in found["redis"]["says"]
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"), [(("--maxmemory", "1"), "maxmemory"), (("--replicaof", "127.0.0.1", "1"), "primary")]
+)
+def test_doctor_redis_that_rejects_writes_advice_names_its_cause(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], advice: str
+) -> None:
+    with RedisServer(*options) as server:
+        monkeypatch.setenv("SVC_REDIS_URL", server.url)
+        status, found = run_doctor(capsys)
+    assert (status, found["redis"]["state"]) == (1, "bad")
+    assert advice in found["redis"]["mend"]
+
+
+def test_doctor_missing_temporary_folder_is_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "temporary folder" not in run_doctor(capsys)[1]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert "TMPDIR" in run_doctor(capsys)[1]["temporary folder"]["mend"]
 
 
 def test_doctor_redis_sentinel_and_cluster_are_checked(
