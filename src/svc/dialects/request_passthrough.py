@@ -54,7 +54,8 @@ def pass_through_request(
     raw, skeleton = body.raw, body.skeleton or body.raw
     ask_usage = ask_usage and routing_info.stream and profile.stream_usage
     if body.fields is None:
-        body.fields = _decode_unambiguous_fields(skeleton)
+        fields = decode_unambiguous_fields(skeleton)
+        body.fields = {} if find_case_variants(fields) else fields
     fields = body.fields
     has_stream_options = "stream_options" in fields
     if (
@@ -91,12 +92,6 @@ def _find_shift(raw: bytes, skeleton: bytes, start: int, stop: int) -> int | Non
     if raw.startswith(skeleton[:stop]):
         return 0
     return len(raw) - len(skeleton) if raw.endswith(skeleton[start:]) else None
-
-
-def _decode_unambiguous_fields(raw: bytes) -> dict[str, Any]:
-    """Return the top-level fields. Empty if parsers could disagree about a field that routing reads."""
-    fields = decode_unambiguous_fields(raw)
-    return {} if find_case_variants(fields) else fields
 
 
 def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:

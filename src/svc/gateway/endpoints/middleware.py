@@ -110,7 +110,7 @@ class AccessLogMiddleware:
             message=scope.get(SCOPE_ERROR_MESSAGE, msgspec.UNSET),
             tags=key.tags if key else {},
         )
-        self._context.report_other_response(entry, encode_client_field(client))
+        self._context.observers.report_other_response(entry, encode_client_field(client))
 
 
 class HostCheckMiddleware:

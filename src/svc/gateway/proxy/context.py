@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import secrets
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from svc.errors import ProviderFailed
 from svc.gateway.accounting.ledger import Ledger
-from svc.gateway.accounting.record import AttemptRecord, RequestRecord
 from svc.gateway.cache.response_cache import ResponseCache
 from svc.gateway.limits.rate_limiter import RateLimiter
-from svc.gateway.observability.access_log import AccessLogEntry
 from svc.gateway.observability.metrics import RequestMetrics
-from svc.gateway.observability.observer import RequestObserver, RequestStart
+from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.observability.request_content import ContentCapture
 from svc.gateway.observability.request_log import RequestLog
+from svc.gateway.observability.request_observers import RequestObservers
 from svc.gateway.observability.request_traces import RequestTracer
 from svc.gateway.observability.upstream_error_log import UpstreamErrorLog
 from svc.gateway.proxy.attempt import Attempt
@@ -36,7 +34,6 @@ from svc.settings import Settings
 
 log = logging.getLogger("svc.gateway")
 
-OBSERVER_FAULT: Final = "error in the observer's method %r"
 _REQUEST_ID_SUFFIXES: Final = tuple(f"{number:02x}" for number in range(256))
 """The suffixes of request ids. Precomputed, because each request needs one."""
 
@@ -117,14 +114,7 @@ class GatewayContext:
     """The providers of native responses that it does not store."""
     clock: Clock
     request_ids: RequestIds
-    observers: tuple[RequestObserver, ...]
-    """All observers. The next six tuples hold the methods of observers that override the default."""
-    on_start: tuple[Callable[[RequestStart], None], ...]
-    on_attempt: tuple[Callable[[AttemptRecord], None], ...]
-    on_first_byte: tuple[Callable[[str, float], None], ...]
-    on_refusal: tuple[Callable[[RequestRecord], None], ...]
-    on_end: tuple[Callable[[RequestRecord], None], ...]
-    on_other_response: tuple[Callable[[AccessLogEntry, bytes, str], None], ...]
+    observers: RequestObservers
     trace_content: ContentCapture | None
     """Keeps prompts and answers for spans. None unless `[telemetry] content` is true and traces are exported."""
     client_connections: set[SupportsTimeouts]
@@ -153,58 +143,6 @@ class GatewayContext:
         self.ledger.configure(settings.ledger, self.router.backends())
         self.load_balancer.configure(settings.routing, backends)
         self.rate_limiter.configure(settings.limits)
-
-    def report_start(self, request: RequestStart) -> None:
-        """Tell the observers that a request starts."""
-        for on_start in self.on_start:
-            try:
-                on_start(request)
-            except Exception:  # an error in an observer must not affect the client
-                log.exception(OBSERVER_FAULT, on_start)
-
-    def report_attempt(self, attempt: AttemptRecord) -> None:
-        """Tell the observers that an attempt ended."""
-        for on_attempt in self.on_attempt:
-            try:
-                on_attempt(attempt)
-            except Exception:  # as in `report_start`
-                log.exception(OBSERVER_FAULT, on_attempt)
-
-    def report_first_byte(self, request_id: str, seconds: float) -> None:
-        """Tell the observers that a response starts, `seconds` after its request."""
-        for on_first_byte in self.on_first_byte:
-            try:
-                on_first_byte(request_id, seconds * 1000)
-            except Exception:  # as in `report_start`
-                log.exception(OBSERVER_FAULT, on_first_byte)
-
-    def report_end(self, record: RequestRecord) -> None:
-        """Tell the observers that a request ended. Call this before the last byte of the response is sent."""
-        if record.code is not None:
-            self.report_refusal(record)
-        for on_end in self.on_end:
-            try:
-                on_end(record)
-            except Exception:  # as in `report_start`
-                log.exception(OBSERVER_FAULT, on_end)
-
-    def report_refusal(self, record: RequestRecord) -> None:
-        """Tell the observers that a request ended with an error, if there was no attempt at a provider."""
-        if record.attempt_count or record.from_cache:
-            return
-        for on_refusal in self.on_refusal:
-            try:
-                on_refusal(record)
-            except Exception:  # as in `report_start`
-                log.exception(OBSERVER_FAULT, on_refusal)
-
-    def report_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str = "") -> None:
-        """Tell the observers of a response without a `RequestRecord`."""
-        for on_other_response in self.on_other_response:
-            try:
-                on_other_response(entry, client_field, limit_name)
-            except Exception:  # as in `report_start`
-                log.exception(OBSERVER_FAULT, on_other_response)
 
     def _on_tick(self, now: float) -> None:
         self.request_log.flush()
@@ -266,24 +204,10 @@ def create_context(
         response_origins=response_origins or ResponseOrigins(),
         clock=Clock(),
         request_ids=RequestIds(),
-        observers=observers,
-        on_start=tuple([observer.on_start for observer in _overriding(observers, "on_start")]),
-        on_attempt=tuple([observer.on_attempt for observer in _overriding(observers, "on_attempt")]),
-        on_first_byte=tuple([observer.on_first_byte for observer in _overriding(observers, "on_first_byte")]),
-        on_refusal=tuple([observer.on_refusal for observer in _overriding(observers, "on_refusal")]),
-        on_end=tuple([observer.on_end for observer in _overriding(observers, "on_end")]),
-        on_other_response=tuple(
-            [observer.on_other_response for observer in _overriding(observers, "on_other_response")]
-        ),
+        observers=RequestObservers(observers),
         trace_content=next((observer.content for observer in observers if isinstance(observer, RequestTracer)), None),
         client_connections=set(),
         exchanges=set(),
         attempts=set(),
         tracked_request_ids=set(),
     )
-
-
-def _overriding(observers: tuple[RequestObserver, ...], method: str) -> list[RequestObserver]:
-    """Return the observers that override a method of `RequestObserver`."""
-    default: object = getattr(RequestObserver, method)
-    return [observer for observer in observers if getattr(type(observer), method) is not default]

@@ -36,7 +36,7 @@ from svc.gateway.observability.request_content import ContentCapture, ContentSin
 from svc.gateway.proxy.attempt import Attempt
 from svc.gateway.proxy.billing import compute_bill
 from svc.gateway.proxy.cached_response import ResponseReplay, backend_of_cached
-from svc.gateway.proxy.context import OBSERVER_FAULT, GatewayContext
+from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.proxy.hedging import HedgedRetryLoop
 from svc.gateway.proxy.retry import RetryLoop, RetryOwner
@@ -101,8 +101,8 @@ class Exchange(RetryOwner):
         self._response_source: RetryLoop | ResponseReplay | None = None
         self._sink = downstream
         self._body = _NO_BODY
-        if context.on_start:
-            context.report_start(RequestStart(request_id, client_request_id, api_key, endpoint.path))
+        if context.observers.on_start:
+            context.observers.report_start(RequestStart(request_id, client_request_id, api_key, endpoint.path))
 
     def start(self, body: bytes) -> None:
         """Process a request with this body. Send an error response at once if the request is invalid."""
@@ -328,7 +328,8 @@ class Exchange(RetryOwner):
             self._downstream.write(data, True)
         else:
             self._first_byte_at = _now()
-            self._report_first_byte()
+            if self._context.observers.on_first_byte:
+                self._report_first_byte()
             self._record_outcome("ok", 200, None)
             self._downstream.send_response(200, self._build_headers(), data)
         self._finish()
@@ -339,12 +340,12 @@ class Exchange(RetryOwner):
             self._has_started_stream = True
             self._is_event_stream = content_type == EVENT_STREAM_CONTENT_TYPE
             self._first_byte_at = _now()
-            if self._context.on_first_byte:
+            if self._context.observers.on_first_byte:
                 self._report_first_byte()
             self._downstream.start_stream(self._build_headers(), content_type)
 
     def _report_first_byte(self) -> None:
-        self._context.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
+        self._context.observers.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
 
     def on_response(self, response: EncodedResponse, now: float) -> None:
         if response.native_id:
@@ -386,7 +387,7 @@ class Exchange(RetryOwner):
 
     def _send_response(self, response: EncodedResponse, now: float) -> None:
         self._first_byte_at = now
-        if self._context.on_first_byte:
+        if self._context.observers.on_first_byte:
             self._report_first_byte()
         if self._content is not None:
             self._content.append(response.body)
@@ -498,7 +499,7 @@ class Exchange(RetryOwner):
             self._reservation.commit(
                 usage.prompt_tokens + usage.completion_tokens if usage else 0, bill.cost_usd or 0.0
             )
-        if not context.on_end:
+        if not context.observers.on_end:
             return
         upstream_request_id: bytes | None = None
         attempt = source.attempt if source is not None else None
@@ -530,13 +531,7 @@ class Exchange(RetryOwner):
             upstream_request_id=echoable_text(upstream_request_id) if upstream_request_id else None,
             trace_context=self.trace_context,
         )
-        if record.code is not None:
-            context.report_refusal(record)
-        for on_end in context.on_end:  # inlines `report_end`: this is the hot path
-            try:
-                on_end(record)
-            except Exception:
-                log.exception(OBSERVER_FAULT, on_end)
+        context.observers.report_end(record)
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:

@@ -56,8 +56,8 @@ class ProviderTest(AttemptOwner):
             codec = codec.for_request(lambda: endpoint.decode_request(body), backend.profile)
         encoded = codec.encode_request(body, routing_info, backend.profile, lambda: endpoint.decode_request(body))
         context.ledger.ensure_accepting()
-        if context.on_start:
-            context.report_start(RequestStart(self._request_id, None, self._key, PROVIDER_TEST_PATH))
+        if context.observers.on_start:
+            context.observers.report_start(RequestStart(self._request_id, None, self._key, PROVIDER_TEST_PATH))
         attempt = Attempt(self, backend, codec, context.config.current.policy, routing_info, self._request_id)
         context.attempts.add(attempt)
         forwarded = ForwardedHead(b"", encoded.header_lines) if encoded.header_lines else None
@@ -91,9 +91,9 @@ class ProviderTest(AttemptOwner):
             self.http_status or None,
             self.duration_ms,
         )
-        context.report_attempt(attempt)
+        context.observers.report_attempt(attempt)
         context.tracked_request_ids.add(self._request_id)
-        context.report_end(
+        context.observers.report_end(
             RequestRecord(
                 self._key,
                 PROVIDER_TEST_PATH,

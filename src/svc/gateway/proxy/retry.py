@@ -26,7 +26,7 @@ from svc.errors import ProviderFailed, RateLimited, SvcError
 from svc.gateway.accounting.bill import PartialUsage
 from svc.gateway.accounting.record import AttemptOutcome, AttemptRecord
 from svc.gateway.proxy.attempt import Attempt, AttemptOwner
-from svc.gateway.proxy.context import OBSERVER_FAULT, GatewayContext
+from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
 from svc.gateway.routing.circuit_breaker import UNTIMED
 from svc.gateway.routing.failures import (
@@ -343,7 +343,7 @@ class RetryLoop(AttemptOwner):
         """
         context, backend = self._context, attempt.backend
         is_recorded = outcome != "ok" or self.attempt_count > 1 or attempt.connect_seconds is not None
-        if not is_recorded and not context.on_attempt:
+        if not is_recorded and not context.observers.on_attempt:
             return
         ended_at = now or context.clock.now()
         record = AttemptRecord(
@@ -361,11 +361,7 @@ class RetryLoop(AttemptOwner):
         )
         if is_recorded:
             self.attempt_records = (*self.attempt_records, record)
-        for on_attempt in context.on_attempt:  # inlines `report_attempt`: this is the hot path
-            try:
-                on_attempt(record)
-            except Exception:
-                log.exception(OBSERVER_FAULT, on_attempt)
+        context.observers.report_attempt(record)
 
     def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:
         usage, is_estimated = attempt.billable_usage(reported_usage, self._body.raw)

@@ -43,8 +43,8 @@ class TrackedRequest:
         self._reservation = reservation
         self._started_at = time.monotonic()
         self._is_done = False
-        if context.on_start:
-            context.report_start(RequestStart(self._request_id, self._client_request_id, key, endpoint))
+        if context.observers.on_start:
+            context.observers.report_start(RequestStart(self._request_id, self._client_request_id, key, endpoint))
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -79,14 +79,14 @@ class TrackedRequest:
         context = self._context
         context.tracked_request_ids.add(self._request_id)
         if first_byte_at is not None:
-            context.report_first_byte(self._request_id, first_byte_at - self._started_at)
+            context.observers.report_first_byte(self._request_id, first_byte_at - self._started_at)
         attempt_records: tuple[AttemptRecord, ...] = ()
         if model is not None:
             attempt = self._attempt_record(model, status, code, now - self._started_at)
-            context.report_attempt(attempt)
+            context.observers.report_attempt(attempt)
             if status != "ok":
                 attempt_records = (attempt,)
-        context.report_end(
+        context.observers.report_end(
             RequestRecord(
                 self._key,
                 self._endpoint,

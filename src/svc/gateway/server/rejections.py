@@ -32,7 +32,7 @@ def report_rejection(
         and context.rate_limiter.has_request_limit(key)
     ):
         context.rate_limiter.count_request(key, _release_reservation)
-    context.report_other_response(
+    context.observers.report_other_response(
         AccessLogEntry(
             time=context.ledger.timestamp(),
             request_id=request_id,
