@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from starlette.routing import Route
 
-from svc.gateway.routing.providers import key_variables
+from svc.gateway.routing.unconfigured_providers import key_variables
 from svc.registry import routes
 from tests.documentation.pages import ROOT
 from tests.documentation.reference.regions import PAGES, REGIONS, names, render

@@ -20,7 +20,8 @@ from svc.gateway.net.server_tls import ServerContext, ServerTls, load_server_con
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.provider_warnings import provider_warnings
-from svc.gateway.routing.providers import Provider, build_providers, models_without_key
+from svc.gateway.routing.providers import Provider, build_providers
+from svc.gateway.routing.unconfigured_providers import models_without_key
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.settings import Settings
 

@@ -20,9 +20,10 @@ from svc.gateway.observability.prometheus import WorkerMetrics
 from svc.gateway.observability.request_log import RequestLog
 from svc.gateway.proxy.context import GatewayContext, create_context
 from svc.gateway.routing.backends import Backend, build_backends
-from svc.gateway.routing.providers import build_providers, models_without_key
+from svc.gateway.routing.providers import build_providers
 from svc.gateway.routing.router import Router
 from svc.gateway.routing.shared_breakers import SharedBreakers
+from svc.gateway.routing.unconfigured_providers import models_without_key
 from svc.gateway.server.endpoint_table import EndpointTable
 from svc.gateway.stored_responses.origins import ResponseOrigins
 from svc.gateway.stored_responses.store import ResponseStore

@@ -26,7 +26,7 @@ from svc.errors import InternalError, InvalidRequest, PermissionDenied, SvcError
 from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response
 from svc.gateway.endpoints.disconnects import json_or_disconnected, run_while_connected
 from svc.gateway.proxy.context import GatewayContext
-from svc.gateway.routing.providers import models_by_provider
+from svc.gateway.routing.provider_entries import models_by_provider
 from svc.keys.ephemeral import EPHEMERAL_SCOPES, NewEphemeralKey, create_claims
 from svc.security import secret_from_request
 from svc.settings import Settings

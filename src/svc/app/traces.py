@@ -12,7 +12,7 @@ from svc import plugins
 from svc.gateway.observability.observer import RequestObserver
 from svc.gateway.observability.request_content import ContentCapture
 from svc.gateway.observability.request_traces import RequestTracer
-from svc.gateway.routing.backends import EMBEDDED_PROVIDER
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.registry.traces import RegistryTracer
 from svc.speech.work import SpeechWork
 from svc.tracing.sampler import Sampler
@@ -56,7 +56,7 @@ async def run_request_traces(
 def _export_speech_work(spans: WorkerSpans, work: SpeechWork) -> None:
     attributes: list[tuple[str, AttributeValue]] = [
         ("gen_ai.operation.name", "speech_to_text" if work.operation == "transcribe" else "text_to_speech"),
-        ("gen_ai.provider.name", EMBEDDED_PROVIDER),
+        ("gen_ai.provider.name", LOCAL_PROVIDER),
         ("gen_ai.request.model", work.model),
         ("process.pid", work.pid),
         ("svc.request_id", work.request_id),

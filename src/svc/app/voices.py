@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from svc.gateway.proxy.context import GatewayContext
-from svc.gateway.routing.backends import EMBEDDED_PROVIDER, build_backends
+from svc.gateway.routing.backends import build_backends
 from svc.gateway.routing.fair_queue import FairQueue
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.gateway.routing.providers import build_provider
 from svc.settings import ModelSettings, ProviderSettings, Settings, SpeechSettings
 from svc.speech.metrics import SpeechMetrics
@@ -71,7 +72,7 @@ class OfferedVoices:
         for name, backend in self._context.router.offered_models(key).items():
             if backend.kind != "speech":
                 continue
-            voice = installed.get(backend.model_id) if backend.provider_name == EMBEDDED_PROVIDER else None
+            voice = installed.get(backend.model_id) if backend.provider_name == LOCAL_PROVIDER else None
             entries.append(
                 VoiceEntry(
                     model=name,
@@ -103,7 +104,7 @@ class OfferedVoices:
             self._process.preload(default_voice)
         self._context.router.remove_local_models(previous_names)
         entry = ProviderSettings(
-            name=EMBEDDED_PROVIDER,
+            name=LOCAL_PROVIDER,
             models=tuple(_model_settings(voice) for voice in found),
             quirks=UpstreamOverrides(rejects=_IGNORED_FIELDS),
         )

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from svc.gateway.routing.presets import configured_entries
-from svc.gateway.routing.providers import key_variables
+from svc.gateway.routing.unconfigured_providers import key_variables
 from svc.settings import AccountSettings, FileSettings, ProviderSettings, Settings
 
 HIDDEN: Final = "***"

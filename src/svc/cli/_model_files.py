@@ -17,7 +17,7 @@ from svc.cli._progress_bar import ProgressBar
 from svc.client.discovery import find_gateway, read_local_api_key
 from svc.distribution import install_command
 from svc.errors import CommandFailed
-from svc.gateway.routing.providers import LOCAL_PROVIDER, models_by_provider
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER, models_by_provider
 from svc.recipes.recipe import list_recipes
 from svc.stores.local_models import AddedModel, LocalModel
 from svc.stores.model_files.install import ModelFiles, describe_size, install_model_files, local_file

@@ -27,7 +27,8 @@ from svc.console.trusted_proxies import TrustedProxies
 from svc.errors import UsageError
 from svc.gateway.net.server_tls import load_server_context
 from svc.gateway.routing.provider_warnings import provider_warnings
-from svc.gateway.routing.providers import build_providers, check_entries_without_keys
+from svc.gateway.routing.providers import build_providers
+from svc.gateway.routing.unconfigured_providers import check_entries_without_keys
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.settings import LocalSettings, Settings
 from svc.stores.local_models import find_local_models

@@ -34,14 +34,9 @@ from svc.cli._output import print_json, print_table
 from svc.cli._probe import ProbeFailed
 from svc.errors import SvcError, UsageError
 from svc.gateway.routing.presets import configured_entries
-from svc.gateway.routing.providers import (
-    MODEL_PLACEHOLDER,
-    Provider,
-    build_providers,
-    key_variables,
-    missing_keys,
-    models_without_key,
-)
+from svc.gateway.routing.provider_addresses import MODEL_PLACEHOLDER
+from svc.gateway.routing.providers import Provider, build_providers
+from svc.gateway.routing.unconfigured_providers import key_variables, missing_keys, models_without_key
 from svc.gateway.upstream.pool import default_ssl_context
 from svc.recipes import make, recipe
 from svc.settings import RoutingSettings, Settings

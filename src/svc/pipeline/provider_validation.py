@@ -15,7 +15,8 @@ from svc.allowed_hosts import is_loopback_name
 from svc.client.address import resolve_gateway_url
 from svc.client.config import current_config
 from svc.errors import UsageError
-from svc.gateway.routing.providers import LOCAL_PROVIDER, build_providers, models_by_provider
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER, models_by_provider
+from svc.gateway.routing.providers import build_providers
 from svc.pipeline.definition import Pipeline, Stage
 from svc.wire.production_gateway import PRODUCTION_GATEWAY
 

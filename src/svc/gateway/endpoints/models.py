@@ -20,7 +20,8 @@ from svc.errors import InvalidRequest, PermissionDenied
 from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response
 from svc.gateway.local_model.runtime import LocalModelStatus
 from svc.gateway.proxy.context import GatewayContext
-from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
+from svc.gateway.routing.backends import Backend
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.telemetry import SCOPE_API_KEY
 from svc.wire.key import ApiKey
 
@@ -167,7 +168,7 @@ def routes(
 def _find_status(
     backend: Backend, local_status: Callable[[str], LocalModelStatus | None] | None
 ) -> LocalModelStatus | None:
-    if local_status is None or backend.provider_name != EMBEDDED_PROVIDER:
+    if local_status is None or backend.provider_name != LOCAL_PROVIDER:
         return None
     return local_status(backend.model_id)
 

@@ -16,7 +16,7 @@ from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.requests import authorize_reader
 from svc.gateway.endpoints.shared_results import SharedResults
 from svc.gateway.proxy.context import GatewayContext
-from svc.gateway.routing.providers import key_variables
+from svc.gateway.routing.unconfigured_providers import key_variables
 from svc.keys.request_search import format_millis, parse_window, require_known
 from svc.keys.usage_series import SeriesAmounts, UsagePoint
 from svc.ledger_queries.messages import OverviewQuery

@@ -20,7 +20,8 @@ from svc.gateway.observability.series import AttemptSeries, LastError, MetricsSn
 from svc.gateway.proxy.provider_test import TEST_REQUESTS
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.circuit_breaker import worst_state
-from svc.gateway.routing.providers import Provider, UnconfiguredProvider
+from svc.gateway.routing.providers import Provider
+from svc.gateway.routing.unconfigured_providers import UnconfiguredProvider
 from svc.resilience import BreakerState
 
 

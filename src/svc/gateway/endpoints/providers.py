@@ -22,7 +22,7 @@ from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.provider_test import TEST_REQUESTS, ProviderTest
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.model_errors import quote_name
-from svc.gateway.routing.providers import unconfigured_providers
+from svc.gateway.routing.unconfigured_providers import unconfigured_providers
 from svc.wire.form import parse_form
 from svc.wire.key import ApiKey
 

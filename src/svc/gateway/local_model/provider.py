@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from svc.gateway.local_model.runtime import LocalModelRuntime
-from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend, build_backends
+from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.fair_queue import FairQueue
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.gateway.routing.providers import build_provider
 from svc.gateway.routing.router import Router
 from svc.gateway.upstream.pool import UpstreamPool
@@ -81,7 +82,7 @@ class LocalModels:
     def _build_backend(self, model: LocalModel) -> Backend:
         context_window, max_output_tokens = self.runtime.limits(model.name)
         entry = ProviderSettings(
-            name=EMBEDDED_PROVIDER,
+            name=LOCAL_PROVIDER,
             quirks=EMBEDDING_OVERRIDES if model.kind == "embedding" else CHAT_OVERRIDES,
             models=(
                 ModelSettings(

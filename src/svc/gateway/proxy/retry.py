@@ -27,7 +27,7 @@ from svc.gateway.accounting.bill import PartialUsage
 from svc.gateway.accounting.record import AttemptOutcome, AttemptRecord
 from svc.gateway.proxy.attempt import Attempt, AttemptOwner
 from svc.gateway.proxy.context import GatewayContext
-from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
+from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.circuit_breaker import UNTIMED
 from svc.gateway.routing.failures import (
     MAX_RETRY_WAIT_SECONDS,
@@ -36,6 +36,7 @@ from svc.gateway.routing.failures import (
     RetryDecision,
 )
 from svc.gateway.routing.local_requests import check_local_request
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.wire.usage import TokenUsage
 
@@ -246,7 +247,7 @@ class RetryLoop(AttemptOwner):
         trace_context = self._owner.trace_context
         if encoded.header_lines:
             forwarded_head = ForwardedHead(b"", encoded.header_lines)
-            if backend.kind == "speech" and backend.provider_name == EMBEDDED_PROVIDER:
+            if backend.kind == "speech" and backend.provider_name == LOCAL_PROVIDER:
                 trace_context = b"%bx-request-id: %b\r\n" % (trace_context, self._owner.request_id.encode())
         attempt.send(context.upstream, encoded, now, forwarded_head, trace_context, self._owner.key_id)
         if self._interrupted_attempt is not None:

@@ -17,10 +17,10 @@ from svc.gateway.limits.reservation import Reservation
 from svc.gateway.observability.access_log import encode_client_field
 from svc.gateway.observability.observer import RequestStart
 from svc.gateway.proxy.context import GatewayContext
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.wire.key import ApiKey
 from svc.wire.limit_state import LimitState
 
-LOCAL_PROVIDER_NAME = "local"
 RequestIdentity = tuple[str, str | None, str | None, bytes]
 """The request id, the client's own request id, the client's address, and the header lines of the client's trace."""
 
@@ -97,7 +97,7 @@ class TrackedRequest:
                 request_id=self._request_id,
                 client_request_id=self._client_request_id,
                 model=model,
-                provider=LOCAL_PROVIDER_NAME if model else None,
+                provider=LOCAL_PROVIDER if model else None,
                 attempt_count=1 if model else 0,
                 duration_seconds=now - self._started_at,
                 first_byte_seconds=None if first_byte_at is None else first_byte_at - self._started_at,
@@ -115,7 +115,7 @@ class TrackedRequest:
     def _attempt_record(self, model: str, status: RequestStatus, code: str | None, seconds: float) -> AttemptRecord:
         return AttemptRecord(
             self._request_id,
-            LOCAL_PROVIDER_NAME,
+            LOCAL_PROVIDER,
             model,
             None,
             "ok" if status == "ok" else "abandoned" if status == "client_closed" else "failed",

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from svc.dialects.base import Dialect, ModelProfile
 from svc.gateway.routing.fair_queue import FairQueue
 from svc.gateway.routing.providers import Provider, UpstreamOrigin
 from svc.settings import ModelSettings
-
-EMBEDDED_PROVIDER: Final = "local"
-"""The provider of the embedded model, which runs on this machine."""
 
 
 class Backend:

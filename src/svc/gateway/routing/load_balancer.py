@@ -18,9 +18,10 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.token_estimate import MIN_BYTES_PER_TOKEN, estimate_body_tokens
 from svc.errors import ProviderFailed, RateLimited
 from svc.gateway.routing.accounts import RATE_LIMIT_WINDOW_SECONDS, choose_account, remaining_share
-from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
+from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.circuit_breaker import BackendCircuitBreaker
 from svc.gateway.routing.failures import MAX_RETRY_WAIT_SECONDS, AttemptFailure, RetryDecision
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.gateway.routing.retry_budget import RetryBudget
 from svc.gateway.routing.strategies import RoutingStrategies
 from svc.resilience import BreakerState
@@ -265,7 +266,7 @@ class LoadBalancer:
             health.breaker = BackendCircuitBreaker(slow_after=math.inf)
         if health is None:
             budget = self._retry_budgets.setdefault(provider, RetryBudget(self._routing.retry_share))
-            embedded = provider == EMBEDDED_PROVIDER
+            embedded = provider == LOCAL_PROVIDER
             breaker = BackendCircuitBreaker(slow_after=math.inf if embedded else self._routing.slow_after)
             name = f"{provider}/{backend.model_id}" + (f"#{backend.account_number}" if backend.account_number else "")
             health = self._health_by_id[backend_id] = self._health_by_name[name] = BackendHealth(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from svc.gateway.routing.provider_keys import warn_of_exposed_key_files
-from svc.gateway.routing.providers import Provider, key_variables, missing_keys, models_without_key
+from svc.gateway.routing.providers import Provider
+from svc.gateway.routing.unconfigured_providers import key_variables, missing_keys, models_without_key
 from svc.settings import Settings
 
 

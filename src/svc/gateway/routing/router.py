@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from svc.errors import InvalidRequest, ModelNotFound
-from svc.gateway.routing.backends import EMBEDDED_PROVIDER, Backend
+from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.model_errors import model_not_found, quote_name
+from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.wire.key import ApiKey
 
 
@@ -48,7 +49,7 @@ class Router:
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         """Replace all backends except those of the embedded model, whose process continues."""
-        embedded = [backend for backend in self.backends() if backend.provider_name == EMBEDDED_PROVIDER]
+        embedded = [backend for backend in self.backends() if backend.provider_name == LOCAL_PROVIDER]
         self._backends, self._fallbacks, self._models_without_key = {}, fallbacks, models_without_key
         self._aliases = aliases or {}
         self.put_backends([*backends, *embedded])
@@ -66,7 +67,7 @@ class Router:
         """Remove models of this machine that are no longer installed."""
         for name in names:
             by_provider = self._backends.get(name, {})
-            by_provider.pop(EMBEDDED_PROVIDER, None)
+            by_provider.pop(LOCAL_PROVIDER, None)
             if not by_provider:
                 self._backends.pop(name, None)
         self.put_backends(())

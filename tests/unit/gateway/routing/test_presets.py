@@ -13,15 +13,11 @@ from svc.errors import ModelNotFound, UsageError
 from svc.gateway.accounting.price_lookup import _find_price
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.presets import load_presets
+from svc.gateway.routing.provider_entries import models_by_provider
 from svc.gateway.routing.provider_warnings import provider_warnings
-from svc.gateway.routing.providers import (
-    Provider,
-    build_providers,
-    missing_keys,
-    models_by_provider,
-    models_without_key,
-)
+from svc.gateway.routing.providers import Provider, build_providers
 from svc.gateway.routing.router import Router
+from svc.gateway.routing.unconfigured_providers import missing_keys, models_without_key
 
 PRESETS = ("azure", "gemini", "mistral", "openrouter", "ollama", "vllm")
 AZURE = """

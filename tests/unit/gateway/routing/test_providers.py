@@ -6,8 +6,9 @@ from svc import settings
 from svc.errors import ModelNotFound, UsageError
 from svc.gateway.routing.backends import build_backends
 from svc.gateway.routing.provider_warnings import provider_warnings
-from svc.gateway.routing.providers import Provider, build_providers, models_without_key
+from svc.gateway.routing.providers import Provider, build_providers
 from svc.gateway.routing.router import Router
+from svc.gateway.routing.unconfigured_providers import models_without_key
 
 
 def load(tmp_path: Path, environ: dict[str, str], text: str = "") -> list[Provider]:
