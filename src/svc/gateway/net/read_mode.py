@@ -19,14 +19,8 @@ MAX_DIRECT_REQUEST_BYTES: Final = 64 * 1024
 """The same for a client's connection, which reads most requests at once. The loop reads up to 256 KB at once."""
 
 
-class SwitchableProtocol(Protocol):
-    """A client connection, as DirectRead calls it. It has the methods of asyncio.BufferedProtocol as well."""
-
-    def receive(self, data: bytes, /) -> None:
-        """Handle received data."""
-
-    def wait_turn(self) -> None:
-        """Pause reading until a later turn of the loop, after a large read."""
+class ConnectionEvents(Protocol):
+    """The methods of asyncio.Protocol for events other than received data."""
 
     def eof_received(self) -> None: ...
 
@@ -37,13 +31,43 @@ class SwitchableProtocol(Protocol):
     def connection_lost(self, exc: Exception | None, /) -> None: ...
 
 
-class DirectRead:
+class EventForwarder:
+    """The base of protocols that read for a connection in its place. It gets all other events."""
+
+    __slots__ = ("_events",)
+
+    _events: ConnectionEvents
+
+    def eof_received(self) -> None:
+        self._events.eof_received()
+
+    def pause_writing(self) -> None:
+        self._events.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._events.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._events.connection_lost(exc)
+
+
+class SwitchableProtocol(ConnectionEvents, Protocol):
+    """A client connection, as DirectRead calls it. It has the methods of asyncio.BufferedProtocol as well."""
+
+    def receive(self, data: bytes, /) -> None:
+        """Handle received data."""
+
+    def wait_turn(self) -> None:
+        """Pause reading until a later turn of the loop, after a large read."""
+
+
+class DirectRead(EventForwarder):
     """Reads for a client connection while its requests are small. It has the methods of asyncio.Protocol."""
 
     __slots__ = ("_is_direct", "_protocol", "_transport")
 
     def __init__(self, protocol: SwitchableProtocol, transport: asyncio.Transport) -> None:
-        self._protocol = protocol
+        self._events = self._protocol = protocol
         self._transport = transport
         self._is_direct = False
 
@@ -67,31 +91,11 @@ class DirectRead:
             self._protocol.wait_turn()
         self._protocol.receive(data)
 
-    def eof_received(self) -> None:
-        self._protocol.eof_received()
 
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._protocol.connection_lost(exc)
-
-
-class DirectProtocol(Protocol):
+class DirectProtocol(ConnectionEvents, Protocol):
     """The methods of asyncio.Protocol. An implementation must not have `get_buffer`: uvloop would call it."""
 
     def data_received(self, data: bytes, /) -> None: ...
-
-    def eof_received(self) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-    def connection_lost(self, exc: Exception | None, /) -> None: ...
 
 
 class BufferedReadProtocol(DirectProtocol, Protocol):
@@ -102,7 +106,7 @@ class BufferedReadProtocol(DirectProtocol, Protocol):
     def connection_made(self, transport: asyncio.Transport, /) -> None: ...
 
 
-class BufferedRead:
+class BufferedRead(EventForwarder):
     """Reads for an upstream connection, with a limit per read. It has the methods of asyncio.BufferedProtocol.
 
     During direct reads, the connection or its splice replaces it as the transport's protocol.
@@ -125,7 +129,7 @@ class BufferedRead:
         self, protocol: BufferedReadProtocol, buffer: bytearray, scheduler: ReadScheduler | None = None
     ) -> None:
         """Connections may share `buffer`: each read is copied out of it at once."""
-        self._protocol = protocol
+        self._events = self._protocol = protocol
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._scheduler = scheduler
@@ -227,15 +231,3 @@ class BufferedRead:
         uvloop would keep calling the method of the previous protocol.
         """
         self._protocol.data_received(data)
-
-    def eof_received(self) -> None:
-        self._protocol.eof_received()
-
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._protocol.connection_lost(exc)

@@ -1,6 +1,6 @@
 """Client connections. Parses HTTP/1.1 (RFC 9112) with llhttp (httptools), and enforces limits.
 
-    idle ── first byte ──> head ── all headers ──> body ── complete ──> answering ── response sent ──> idle
+    idle ── first byte ──> head ── all headers ──> body ── complete ──> responding ── response sent ──> idle
       An Exchange handles POST requests to model endpoints. The ASGI application handles all other requests,
       through uvicorn's protocol (`asgi`), which gets complete requests. uvicorn takes over WebSocket connections.
 
@@ -164,7 +164,7 @@ class ClientConnection(RequestParser):
     def _on_key_loaded(self, request: Request) -> None:
         """Dispatch a request after the database query for its key."""
         if self._active_request is request and request.endpoint is not None and not self.transport.is_closing():
-            self._dispatch_fast(request, request.endpoint)
+            self._dispatch_to_endpoint(request, request.endpoint)
 
     def _dispatch_queued(self) -> None:
         """Dispatch complete requests in a loop. A request with an immediate response calls this recursively."""
@@ -199,13 +199,13 @@ class ClientConnection(RequestParser):
     def _dispatch(self, request: Request) -> None:
         """Pass a complete request to an exchange or to the ASGI application."""
         self._active_request = request
-        self._state, self._deadline = "answering", math.inf
+        self._state, self._deadline = "responding", math.inf
         if request.endpoint is not None:
-            self._dispatch_fast(request, request.endpoint)
+            self._dispatch_to_endpoint(request, request.endpoint)
         else:
-            self._dispatch_asgi(request)
+            self._dispatch_to_asgi(request)
 
-    def _dispatch_fast(self, request: Request, endpoint: Endpoint) -> None:
+    def _dispatch_to_endpoint(self, request: Request, endpoint: Endpoint) -> None:
         if request.is_key_loading:
             return
         request_id = self._context.request_ids.generate()
@@ -231,7 +231,7 @@ class ClientConnection(RequestParser):
         else:
             exchange.start(request.take_body())
 
-    def _dispatch_asgi(self, request: Request) -> None:
+    def _dispatch_to_asgi(self, request: Request) -> None:
         if self._asgi is None:
             self._asgi = AsgiProtocol(self._on_response_sent, **self._uvicorn_options)
             self._asgi.connection_made(self.transport)
@@ -295,8 +295,10 @@ class ClientConnection(RequestParser):
         )
         self._queue.clear()
         self._enter_state("lingering", LINGER_TIMEOUT_SECONDS)
-        close_write = self.transport.write_eof if self.transport.can_write_eof() else self._close
-        close_write()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self._close()
 
     # Downstream
 

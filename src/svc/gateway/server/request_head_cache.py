@@ -143,7 +143,7 @@ class RequestHeadCache:
             line_start += len(line) + 2
         self._fixed_parts.append(data[part_start : end + 4])
         self.request, self._key_digest = request, hash_request_secret(request)
-        request.headers.clear()  # requests to fast routes do not need them any more
+        request.headers.clear()  # requests to model endpoints do not need them any more
 
     def forget(self) -> None:
         """Drop the cached head."""

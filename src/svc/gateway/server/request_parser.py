@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections import deque
 from io import BytesIO
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -44,6 +44,18 @@ MAX_UNAUTHENTICATED_BODY_BYTES: Final = 64 * 1024
 """Maximum bytes of a body that are kept before the API key is checked."""
 MIN_UNPARSED_BODY_BYTES: Final = 64 * 1024
 """If at least this many bytes of a body are missing, they are read without the parser, which saves a copy."""
+
+
+ConnectionState = Literal["idle", "head", "body", "responding", "unread", "lingering", "closing"]
+"""What a client connection waits for. It is closed if that takes too long.
+
+idle        the first byte of a request
+head, body  the rest of the request
+responding  the end of the response, whose own timeouts apply
+unread      the client, to read a response before its next request is dispatched
+lingering   the client, to read the error of a request that is not read further
+closing     the client, to read the end of the output
+"""
 
 
 class RequestParser(Downstream):
@@ -106,7 +118,7 @@ class RequestParser(Downstream):
         """Whether reading is paused until `on_turn`."""
         self._deferred_rejection: tuple[SvcError, int | None] | None = None
         """The error of an invalid pipelined request, which is sent after the current response."""
-        self._state = "idle"
+        self._state: ConnectionState = "idle"
         self._deadline = math.inf
 
     # implemented by ClientConnection
@@ -229,7 +241,7 @@ class RequestParser(Downstream):
         self._dispatch(request)
         return True
 
-    def _enter_state(self, state: str, seconds: float) -> None:
+    def _enter_state(self, state: ConnectionState, seconds: float) -> None:
         self._state = state
         self._deadline = self._context.clock.now() + seconds
 
@@ -376,9 +388,10 @@ class RequestParser(Downstream):
     def _resume_request(self, request: Request) -> None:
         """Continue to read a request whose first part was received during the previous response."""
         policy = self._context.config.current.policy
-        self._enter_state(
-            *(("body", policy.body_timeout) if request.is_head_complete else ("head", policy.header_timeout))
-        )
+        if request.is_head_complete:
+            self._enter_state("body", policy.body_timeout)
+        else:
+            self._enter_state("head", policy.header_timeout)
         if request.expects_continue and not request.body_bytes:
             if request.rejection is not None:
                 self._reject(request.rejection)

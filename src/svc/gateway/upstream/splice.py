@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
-from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES
+from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, ConnectionEvents, EventForwarder
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
 
@@ -56,7 +56,7 @@ class StreamSink(ABC):
         return None
 
 
-class SpliceSource(Protocol):
+class SpliceSource(ConnectionEvents, Protocol):
     """The connection to the provider."""
 
     def handle_data(self, data: bytes, start: int, /) -> None:
@@ -65,16 +65,8 @@ class SpliceSource(Protocol):
     def on_large_read(self) -> None:
         """Handle a read of more than MAX_DIRECT_READ_BYTES."""
 
-    def eof_received(self) -> None: ...
 
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-    def connection_lost(self, exc: Exception | None, /) -> None: ...
-
-
-class Splice:
+class Splice(EventForwarder):
     """Forwards the chunks of one stream that match a template. All other bytes go to `SpliceSource.handle_data`.
 
     It has the methods of asyncio.Protocol, and replaces the connection as the transport's protocol for small reads.
@@ -104,7 +96,7 @@ class Splice:
 
     def enable(self, source: SpliceSource) -> None:
         """Forward the next reads of `source`, until `is_enabled` is False."""
-        self._source = source
+        self._events = self._source = source
         self.is_enabled = True
 
     def set_template(self, template: ChunkTemplate) -> None:
@@ -163,18 +155,6 @@ class Splice:
         start = self.forward(data) if self.is_enabled else 0
         if start < size:
             self._source.handle_data(data, start)
-
-    def eof_received(self) -> None:
-        self._source.eof_received()
-
-    def pause_writing(self) -> None:
-        self._source.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._source.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._source.connection_lost(exc)
 
 
 def _framed_bytes_at(data: bytes, offset: int) -> int:
