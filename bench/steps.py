@@ -151,7 +151,7 @@ async def main() -> None:
     show("  with limits of requests, tokens, concurrency, budget", under)
     show(
         "  so key, accounting and limits add",
-        cost(lambda: context.keyring.require_cached("key")) + recording + under - whole,
+        cost(lambda: context.keyring.lookup_cached("key")) + recording + under - whole,
     )
     stream(upstream, client)
     await context.close()
@@ -178,7 +178,7 @@ def steps(found: settings.Settings, context: GatewayContext) -> None:
     target = context.router.route("gpt-4o-mini")[0].profile
     show("encode_request", cost(lambda: codec.encode_request(body, routing_info, target, lambda: None)))
     show("decode_response", cost(lambda: codec.decode_response(ANSWER)))
-    show("key lookup", cost(lambda: context.keyring.require_cached("key")))
+    show("key lookup", cost(lambda: context.keyring.lookup_cached("key")))
     transform = create_stream_transform(openai.dialect, openai.dialect, include_usage=False)
     transform.feed(FIRST)
     transform.feed(CHUNK)

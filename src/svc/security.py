@@ -124,13 +124,6 @@ class Keyring:
         """Return the keys of SVC_API_KEYS, in their order."""
         return [key for key in self._keys.values() if key.name.startswith(f"{CONFIGURED_KEYS_VARIABLE} #")]
 
-    def require_cached(self, secret: str | None) -> ApiKey:
-        """Return the key of a secret if it is cached. Raises AuthenticationFailed."""
-        key = self.lookup_cached(secret)
-        if key is None:
-            raise AuthenticationFailed(INVALID_KEY_MESSAGE)
-        return key
-
     def lookup_cached(self, secret: str | None) -> ApiKey | None:
         """Return the key of a secret. None means that it is not cached: call `load`. Raises AuthenticationFailed."""
         if secret is None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ import pytest
 import uvloop
 
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient, RedisReplyError
+from svc.stores.redis.base import (
+    LuaScript,
+    OutcomeUnknown,
+    RedisClient,
+    RedisReply,
+    RedisReplyError,
+    complete_future,
+)
 from svc.stores.redis.connection import RECONNECT_INTERVAL_SECONDS, REDIS_CONNECT_TIMEOUT_SECONDS
 from svc.stores.redis.factory import open_redis
 from svc.stores.redis.protocol import RedisProtocol
@@ -68,10 +76,16 @@ def test_redis_protocol_flush_writes_before_it_returns(run: Callable[[Coroutine[
 
 async def test_redis_connection_script_is_resent_after_script_flush(redis: RedisClient) -> None:
     script = LuaScript("return {KEYS[1], ARGV[1], 7}")
+
+    async def run(argument: str) -> RedisReply:
+        reply: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
+        redis.run_script(partial(complete_future, reply), script, ["k"], [argument])
+        return await reply
+
     for _ in range(2):
-        assert await redis.execute_script(script, ["k"], ["a"]) == [b"k", b"a", 7]
+        assert await run("a") == [b"k", b"a", 7]
     await redis.execute("SCRIPT", "FLUSH")
-    assert await redis.execute_script(script, ["k"], ["b"]) == [b"k", b"b", 7]
+    assert await run("b") == [b"k", b"b", 7]
 
 
 async def test_redis_connection_error_reply_does_not_affect_later_commands(redis: RedisClient) -> None:

@@ -40,7 +40,7 @@ from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.proxy.downstream import Downstream
 from svc.gateway.proxy.hedging import HedgedRetryLoop
 from svc.gateway.proxy.retry import RetryLoop, RetryOwner
-from svc.gateway.proxy.stored_state import resolve_state
+from svc.gateway.proxy.stored_state import StateResolution
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.failures import AttemptFailure, RetryDecision, timeout_failure
 from svc.gateway.stored_responses.description import build_stored_response
@@ -152,7 +152,7 @@ class Exchange(RetryOwner):
             return
 
         origins, on_resolved = self._context.response_origins, partial(self._on_state_resolved, routing_info)
-        resolve_state(store, origins, routing_info.state, self._body, self._api_key, backends, on_resolved)
+        StateResolution(origins, routing_info.state, self._body, self._api_key, backends, on_resolved).start(store)
 
     def _on_state_resolved(self, routing_info: RoutingInfo, resolved: tuple[Backend, ...] | SvcError) -> None:
         if isinstance(resolved, SvcError):

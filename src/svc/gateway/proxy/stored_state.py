@@ -24,70 +24,81 @@ Backends = tuple[Backend, ...]
 ResolvedCallback = Callable[[Backends | SvcError], None]
 
 
-def resolve_state(
-    store: ResponseStore | None,
-    origins: ResponseOrigins,
-    reference: StateReference,
-    body: RequestBody,
-    key: ApiKey,
-    backends: Backends,
-    on_resolved: ResolvedCallback,
-) -> None:
-    """Call `on_resolved` with the backends that can serve the request, or with an error.
+class StateResolution:
+    """Finds the backends that can serve one request with a reference to earlier responses."""
 
-    `store` is None if the gateway keeps no responses. May set `body.earlier_items`.
-    """
+    __slots__ = ("_backends", "_body", "_found", "_is_native", "_key", "_on_resolved", "_origins", "_reference")
 
-    is_native = backends[0].profile.has_responses
+    def __init__(
+        self,
+        origins: ResponseOrigins,
+        reference: StateReference,
+        body: RequestBody,
+        key: ApiKey,
+        backends: Backends,
+        on_resolved: ResolvedCallback,
+    ) -> None:
+        """`on_resolved` gets the backends or an error. Before, `body.earlier_items` may be set."""
+        self._origins = origins
+        self._reference = reference
+        self._body = body
+        self._key = key
+        self._backends = backends
+        self._on_resolved = on_resolved
+        self._is_native = backends[0].profile.has_responses
+        self._found: FoundState | None = None
+        """What the gateway has stored. None if it keeps no responses."""
 
-    def pin_origin(on_unknown: Callable[[], None]) -> None:
-        def on_origin(origin: FoundOrigin) -> None:
-            if origin == "another_key":
-                on_resolved(_previous_not_found_error())
-            elif origin is not None and (pinned := _pin_account(origin.provider, origin.account_name, 0, backends)):
-                on_resolved(pinned)
-            else:
-                on_unknown()
-
-        if reference.previous_response_id is None:
-            on_unknown()
+    def start(self, store: ResponseStore | None) -> None:
+        """Look in the store, then among the remembered origins. `store` is None if the gateway keeps no responses."""
+        if store is None or (self._reference.has_conversation and not self._is_native):
+            # Without a native backend, the decoder of the request rejects the field with a hint.
+            self._find_origin()
         else:
-            origins.find(key.owner_id, reference.previous_response_id, on_origin)
+            store.find(self._key.owner_id, self._reference, self._on_found)
 
-    if store is None or (reference.has_conversation and not is_native):
-        # Without a native backend, the decoder of the request rejects the field with a hint.
-        pin_origin(lambda: on_resolved(_pin_first(backends) if is_native else backends))
-        return
-
-    def on_found(found: FoundState | SvcError) -> None:
+    def _on_found(self, found: FoundState | SvcError) -> None:
         if isinstance(found, SvcError):
-            on_resolved(found)
+            self._on_resolved(found)
         elif found.is_denied:
-            on_resolved(_not_found_error(reference, found))
-        elif reference.has_conversation:
-            on_resolved(_pin_first(backends))
+            self._on_resolved(_not_found_error(self._reference, found))
+        elif self._reference.has_conversation:
+            self._on_resolved(_pin_first(self._backends))
         elif found.previous is None and not found.is_complete:
-            pin_origin(lambda: on_resolved(_apply_state(found, reference, body, backends)))
+            self._found = found
+            self._find_origin()
         else:
-            on_resolved(_apply_state(found, reference, body, backends))
+            self._on_resolved(self._apply(found))
 
-    store.find(key.owner_id, reference, on_found)
+    def _find_origin(self) -> None:
+        if self._reference.previous_response_id is None:
+            self._on_origin(None)
+        else:
+            self._origins.find(self._key.owner_id, self._reference.previous_response_id, self._on_origin)
 
+    def _on_origin(self, origin: FoundOrigin) -> None:
+        if origin == "another_key":
+            self._on_resolved(_previous_not_found_error())
+        elif origin is not None and (pinned := _pin_account(origin.provider, origin.account_name, 0, self._backends)):
+            self._on_resolved(pinned)
+        elif self._found is not None:
+            self._on_resolved(self._apply(self._found))
+        else:
+            self._on_resolved(_pin_first(self._backends) if self._is_native else self._backends)
 
-def _apply_state(
-    found: FoundState, reference: StateReference, body: RequestBody, backends: Backends
-) -> Backends | SvcError:
-    previous = found.previous
-    if previous is not None and previous.is_native and (pinned := _pin_maker(previous, backends)):
-        return pinned
-    if found.is_complete:
-        body.earlier_items = found.items
-        items = (*found.items.conversation, *found.items.by_id.values())
-        body.earlier_tokens = sum(estimate_prompt_tokens(item.encode()) for item in items)
-        return backends
-    if previous is None and backends[0].profile.has_responses:
-        return _pin_first(backends)
-    return _not_found_error(reference, found)
+    def _apply(self, found: FoundState) -> Backends | SvcError:
+        """Return the backend that made the previous response, or all with the stored items, or an error."""
+        previous = found.previous
+        if previous is not None and previous.is_native and (pinned := _pin_maker(previous, self._backends)):
+            return pinned
+        if found.is_complete:
+            self._body.earlier_items = found.items
+            items = (*found.items.conversation, *found.items.by_id.values())
+            self._body.earlier_tokens = sum(estimate_prompt_tokens(item.encode()) for item in items)
+            return self._backends
+        if previous is None and self._is_native:
+            return _pin_first(self._backends)
+        return _not_found_error(self._reference, found)
 
 
 def _pin_first(backends: Backends) -> Backends:

@@ -10,8 +10,7 @@ PERIOD_CODES: Final = {"day": 1, "month": 2, "total": 3}
 
 
 class KeyLimits:
-    """The limits of a key. 0 means no limit. `period_start` is in Unix seconds. Immutable,
-    and equal only to itself.
+    """The limits of a key. 0 means no limit. `period_start` is in Unix seconds. Immutable, and equal only to itself.
 
     The own limits of an ephemeral key have the id of its parent, and its period starts when it was issued.
     """

@@ -136,14 +136,6 @@ class RedisClient(ABC):
         self.send(lambda reply: complete_future(future, reply), arguments)
         return await future
 
-    async def execute_script(
-        self, script: LuaScript, keys: Sequence[CommandArgument], arguments: Sequence[CommandArgument]
-    ) -> RedisReply:
-        """Run a script and return its result. Raises StoreUnavailable."""
-        future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
-        self.run_script(lambda reply: complete_future(future, reply), script, keys, arguments)
-        return await future
-
 
 class _ScriptCall:
     """A script that runs. It is sent with its source if Redis has not cached it."""
