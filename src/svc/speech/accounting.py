@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from svc.wire.key import ApiKey
+from svc.wire.request_identity import RequestIdentity
 
 UPLOAD_TRANSCRIPTION_PATH = "/v1/audio/transcriptions"
 
-SpeechRequestIdentity = tuple[str, str | None, str | None, bytes]
-"""The gateway's request id, the client's request id and address, and the header lines of the client's trace."""
 SpeechRequestStatus = Literal["ok", "error", "cut", "client_closed"]
 
 
@@ -47,7 +46,7 @@ class SpeechRequestTracker(Protocol):
     """Admits requests against the limits of their key."""
 
     async def track(
-        self, key: ApiKey, endpoint: str, identity: SpeechRequestIdentity, *, is_long_lived: bool = False
+        self, key: ApiKey, endpoint: str, identity: RequestIdentity, *, is_long_lived: bool = False
     ) -> TrackedSpeechRequest:
         """Admit a request. Raises RateLimited if a limit of the key is reached.
 

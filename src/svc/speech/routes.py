@@ -23,6 +23,7 @@ from svc.speech.websocket import WebSocketSession
 from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE
 from svc.wire.error import encode_error_body
 from svc.wire.key import ApiKey
+from svc.wire.request_identity import SCOPE_IDENTITY
 from svc.wire.speech import LIVE_TRANSCRIPTION_PATH
 from svc.wire.speech_catalog import VoiceEntry, VoiceList
 
@@ -87,7 +88,7 @@ class _LiveTranscriptionApp:
         scope[SCOPE_API_KEY] = key
         await websocket.accept(SPEECH_SUBPROTOCOL if SPEECH_SUBPROTOCOL in offered_subprotocols else None)
         key_monitor = SessionKeyMonitor(self._service.keyring, secret or "", key)
-        await WebSocketSession(self._service, websocket, key_monitor, scope["request_ids"]).run()
+        await WebSocketSession(self._service, websocket, key_monitor, scope[SCOPE_IDENTITY]).run()
 
 
 def _read_secret(websocket: WebSocket, offered_subprotocols: list[str]) -> str | None:

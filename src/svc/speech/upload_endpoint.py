@@ -20,6 +20,7 @@ from svc.speech.service import SpeechService
 from svc.speech.upload import UploadRecorder, UploadTranscription, wait_for_disconnect
 from svc.speech.upload_form import TranscriptionRequest, parse_upload_form
 from svc.wire.key import ApiKey
+from svc.wire.request_identity import SCOPE_IDENTITY
 
 log = logging.getLogger("svc.speech")
 
@@ -31,13 +32,13 @@ async def transcribe_upload(service: SpeechService, key: ApiKey, request: Reques
     """
     if find_spec("python_multipart") is None:
         raise SpeechFailed(f"Speech is not installed. Install it with: {install_command('speech')}.")
-    identity = request.scope["request_ids"]
+    identity = request.scope[SCOPE_IDENTITY]
     tracked_request = await service.request_tracker.track(key, UPLOAD_TRANSCRIPTION_PATH, identity)
     recorder = UploadRecorder(service, tracked_request)
     try:
         async with AsyncExitStack() as resources:
             transcription_request = await read_form(request, resources)
-            recorder.upload = upload = UploadTranscription(service, key, transcription_request, identity[0])
+            recorder.upload = upload = UploadTranscription(service, key, transcription_request, identity.request_id)
             service.metrics.record_request("upload")
             if transcription_request.stream:
                 stream = TranscriptEventStream(

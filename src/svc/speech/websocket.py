@@ -18,12 +18,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from svc.errors import AuthenticationFailed, SvcError
 from svc.speech import ipc, protocol
-from svc.speech.accounting import SpeechRequestIdentity, SpeechRequestStatus, TrackedSpeechRequest
+from svc.speech.accounting import SpeechRequestStatus, TrackedSpeechRequest
 from svc.speech.audio import BYTES_PER_SECOND
 from svc.speech.key_monitor import SessionKeyMonitor
 from svc.speech.pool import AUDIO_CHUNK_BYTES, WorkerSlot
 from svc.speech.service import SpeechService
 from svc.wire import speech as wire
+from svc.wire.request_identity import RequestIdentity
 
 SESSION_TICK_SECONDS = 0.5
 MAX_OUTBOX_BEFORE_DROPPING_PARTIALS = 64
@@ -43,7 +44,7 @@ class WebSocketSession:
         service: SpeechService,
         websocket: WebSocket,
         key_monitor: SessionKeyMonitor,
-        identity: SpeechRequestIdentity,
+        identity: RequestIdentity,
     ) -> None:
         settings = service.settings
         self._service, self._websocket, self._key_monitor, self._identity = service, websocket, key_monitor, identity
@@ -228,7 +229,7 @@ class WebSocketSession:
         self._requested_model = action.config.model or self._service.settings.default_model
         try:
             slot, name, _ = await self._service.acquire_slot(
-                self._key_monitor.key, action.config, listener, request_id=self._identity[0]
+                self._key_monitor.key, action.config, listener, request_id=self._identity.request_id
             )
         except SvcError as error:
             self._attach_error = error

@@ -16,6 +16,7 @@ from svc.security import secret_from_request
 from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE, SCOPE_ERROR_MESSAGE
 from svc.wire.error import encode_error_body
 from svc.wire.key import ApiKey
+from svc.wire.request_identity import SCOPE_IDENTITY
 
 SCOPE_ENDPOINT: Final = "svc.endpoint"
 """The key in an ASGI scope for the endpoint whose error format the response has."""
@@ -67,5 +68,5 @@ class _ErrorResponse(Response):
         if endpoint is None:
             await super().__call__(scope, receive, send)
             return
-        body = endpoint.encode_error(error, scope["request_ids"][0])
+        body = endpoint.encode_error(error, scope[SCOPE_IDENTITY].request_id)
         await Response(body, error.status, dict(error.headers), "application/json")(scope, receive, send)

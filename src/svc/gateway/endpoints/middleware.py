@@ -25,6 +25,7 @@ from svc.gateway.server.response import CORS_EXPOSED_HEADERS
 from svc.telemetry import SCOPE_API_KEY, SCOPE_ERROR_CODE, SCOPE_ERROR_MESSAGE
 from svc.wire.header_value import echoable_text
 from svc.wire.key import ApiKey
+from svc.wire.request_identity import SCOPE_IDENTITY, RequestIdentity
 from svc.wire.trace_context import TRACE_CONTEXT_HEADERS, encode_trace_header
 
 log = logging.getLogger("svc.gateway")
@@ -64,7 +65,8 @@ class AccessLogMiddleware:
         trace_context = b"".join(
             [encode_trace_header(name, value) for name, value in scope["headers"] if name in TRACE_CONTEXT_HEADERS]
         )
-        scope["request_ids"] = (id_headers[0][1].decode(), client_request_id, client, trace_context)
+        identity = RequestIdentity(id_headers[0][1].decode(), client_request_id, client, trace_context)
+        scope[SCOPE_IDENTITY] = identity
         status = 0
         started_at = time.monotonic()
 
@@ -80,25 +82,23 @@ class AccessLogMiddleware:
         except (ClientDisconnected, WebSocketDisconnect):  # a WebSocket client disconnected during the handshake
             pass
         except Exception:  # any other error is a bug: it becomes a 500 response
-            request_id = id_headers[0][1].decode()
-            log.exception("error in request %s", request_id)
+            log.exception("error in request %s", identity.request_id)
             if scope["type"] != "http" or status:
                 raise
-            error_message = f"Internal error. Report it with the request id {request_id}."
+            error_message = f"Internal error. Report it with the request id {identity.request_id}."
             await error_response(InternalError(error_message))(scope, receive, send_with_id)
         finally:
-            self._log_request(scope, status, time.monotonic() - started_at)
+            self._log_request(scope, identity, status, time.monotonic() - started_at)
 
-    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
-        request_id, client_request_id, client, _ = scope["request_ids"]
-        if request_id in self._context.tracked_request_ids:  # TrackedRequest has logged it
-            self._context.tracked_request_ids.discard(request_id)
+    def _log_request(self, scope: Scope, identity: RequestIdentity, status: int, seconds: float) -> None:
+        if identity.request_id in self._context.tracked_request_ids:  # TrackedRequest has logged it
+            self._context.tracked_request_ids.discard(identity.request_id)
             return
         key: ApiKey | None = scope.get(SCOPE_API_KEY)
         entry = AccessLogEntry(
             time=self._context.ledger.timestamp(),
-            request_id=request_id,
-            client_request_id=client_request_id,
+            request_id=identity.request_id,
+            client_request_id=identity.client_request_id,
             key_id=key.id if key else None,
             key_name=key.name if key else None,
             method=scope.get("method", "GET"),
@@ -110,7 +110,7 @@ class AccessLogMiddleware:
             message=scope.get(SCOPE_ERROR_MESSAGE, msgspec.UNSET),
             tags=key.tags if key else {},
         )
-        self._context.observers.report_other_response(entry, encode_client_field(client))
+        self._context.observers.report_other_response(entry, encode_client_field(identity.client_address))
 
 
 class HostCheckMiddleware:

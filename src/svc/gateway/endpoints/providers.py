@@ -25,6 +25,7 @@ from svc.gateway.routing.model_errors import quote_name
 from svc.gateway.routing.unconfigured_providers import unconfigured_providers
 from svc.wire.form import parse_form
 from svc.wire.key import ApiKey
+from svc.wire.request_identity import SCOPE_IDENTITY, RequestIdentity
 
 MAX_TESTS_PER_MINUTE: Final = 10
 """Tests of providers that each worker sends."""
@@ -117,9 +118,9 @@ class ProviderApi:
         test_request = parse_form(ProviderTestRequest, await read_body(request) or b"{}")
         backend = self._select_backend(request.path_params["name"], test_request)
         self._check_rate()
-        request_id, _, client, _ = request.scope["request_ids"]
-        test = ProviderTest(self._context, backend, key, request_id)
-        await test.run(self._endpoints[backend.kind], encode_client_field(client))
+        identity: RequestIdentity = request.scope[SCOPE_IDENTITY]
+        test = ProviderTest(self._context, backend, key, identity.request_id)
+        await test.run(self._endpoints[backend.kind], encode_client_field(identity.client_address))
         usage = test.bill.usage
         return json_response(
             ProviderTestResult(
@@ -134,7 +135,7 @@ class ProviderApi:
                 prompt_tokens=usage.prompt_tokens if usage else None,
                 completion_tokens=usage.completion_tokens if usage else None,
                 cost_usd=test.bill.cost_usd,
-                request_id=request_id,
+                request_id=identity.request_id,
             )
         )
 

@@ -20,9 +20,7 @@ from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.wire.key import ApiKey
 from svc.wire.limit_state import LimitState
-
-RequestIdentity = tuple[str, str | None, str | None, bytes]
-"""The request id, the client's own request id, the client's address, and the header lines of the client's trace."""
+from svc.wire.request_identity import RequestIdentity
 
 
 class TrackedRequest:
@@ -38,13 +36,16 @@ class TrackedRequest:
         *,
         is_long_lived: bool,
     ) -> None:
-        self._context, self._key, self._endpoint, self._is_long_lived = context, key, endpoint, is_long_lived
-        self._request_id, self._client_request_id, self._client_address, self._trace_context = identity
+        self._context = context
+        self._key = key
+        self._endpoint = endpoint
+        self._identity = identity
+        self._is_long_lived = is_long_lived
         self._reservation = reservation
         self._started_at = time.monotonic()
         self._is_done = False
         if context.observers.on_start:
-            context.observers.report_start(RequestStart(self._request_id, self._client_request_id, key, endpoint))
+            context.observers.report_start(RequestStart(identity.request_id, identity.client_request_id, key, endpoint))
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -77,9 +78,9 @@ class TrackedRequest:
             self._reservation.commit(0, 0.0)
         now = time.monotonic()
         context = self._context
-        context.tracked_request_ids.add(self._request_id)
+        context.tracked_request_ids.add(self._identity.request_id)
         if first_byte_at is not None:
-            context.observers.report_first_byte(self._request_id, first_byte_at - self._started_at)
+            context.observers.report_first_byte(self._identity.request_id, first_byte_at - self._started_at)
         attempt_records: tuple[AttemptRecord, ...] = ()
         if model is not None:
             attempt = self._attempt_record(model, status, code, now - self._started_at)
@@ -94,8 +95,8 @@ class TrackedRequest:
                 status,
                 http_status,
                 time=context.ledger.timestamp(),
-                request_id=self._request_id,
-                client_request_id=self._client_request_id,
+                request_id=self._identity.request_id,
+                client_request_id=self._identity.client_request_id,
                 model=model,
                 provider=LOCAL_PROVIDER if model else None,
                 attempt_count=1 if model else 0,
@@ -106,15 +107,15 @@ class TrackedRequest:
                 limit_name=limit,
                 limit_state=limit_state,
                 error_message=message,
-                client_field=encode_client_field(self._client_address),
+                client_field=encode_client_field(self._identity.client_address),
                 is_timed=not self._is_long_lived,
-                trace_context=self._trace_context,
+                trace_context=self._identity.trace_context,
             )
         )
 
     def _attempt_record(self, model: str, status: RequestStatus, code: str | None, seconds: float) -> AttemptRecord:
         return AttemptRecord(
-            self._request_id,
+            self._identity.request_id,
             LOCAL_PROVIDER,
             model,
             None,
