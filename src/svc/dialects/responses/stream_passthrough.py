@@ -18,9 +18,9 @@ from svc.dialects.responses.native_schema import (
     NativeEvent,
     NativeResponse,
 )
+from svc.dialects.responses.open_items import EventWriter
 from svc.dialects.responses.response_codec import encode_response_error
 from svc.dialects.responses.response_passthrough import check_end
-from svc.dialects.responses.stream_encoder import EventWriter
 from svc.dialects.responses.streamed_output import StreamedOutput
 from svc.dialects.stream_transform import Passthrough
 from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN

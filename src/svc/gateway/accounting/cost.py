@@ -142,30 +142,23 @@ class PriceTable:
     def replace_backends(self, backends: Iterable[Backend]) -> None:
         """Apply changed backends. Keep fetched prices, and the prices that requests in progress need."""
         backends = list(backends)
-        previous_prices, previous_configured = self._prices, self._configured
-        self._configured, self._prices = {}, {}
+        previously_configured, self._configured = self._configured, {}
         self.set_configured_prices(backends)
         self.price_lookups = [
-            (provider.name, model.id, backend.profile.model, provider.address.geturl())
+            (backend.provider_name, backend.model_id, backend.profile.model, backend.provider.address.geturl())
             for backend in backends
-            if ((provider := backend.provider).name, (model := backend.model).id) not in self._configured
+            if (backend.provider_name, backend.model_id) not in self._configured
         ]
         builtin_prices = load_builtin_prices() if self.price_lookups else {}
-        looked_up = {
-            (name, model_id): builtin_prices.get((name, upstream_model))
-            for name, model_id, upstream_model, _ in self.price_lookups
-        }
-        retained = {
-            price_key: price
-            for price_key, price in previous_prices.items()
-            if price_key not in looked_up or price_key not in previous_configured
-        }
-        self._prices = (
-            retained
-            | {price_key: price for price_key, price in looked_up.items() if price is not None}
-            | self._configured
-        )
-        self.is_complete = all(price_key in self._prices for price_key in looked_up)
+        prices = dict(self._prices)  # a copy, because the ingester's thread reads the other one
+        for provider, model_id, upstream_model, _ in self.price_lookups:
+            builtin_price = builtin_prices.get((provider, upstream_model))
+            if builtin_price is not None:
+                prices[provider, model_id] = builtin_price
+            elif (provider, model_id) in previously_configured:
+                prices.pop((provider, model_id), None)
+        self._prices = prices
+        self.is_complete = all((provider, model_id) in prices for provider, model_id, _, _ in self.price_lookups)
 
     def set_configured_prices(self, backends: Iterable[Backend]) -> None:
         """Add the prices in the configuration of the backends' models."""

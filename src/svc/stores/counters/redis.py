@@ -22,7 +22,7 @@ import secrets
 import time
 from collections.abc import Callable
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -138,51 +138,58 @@ class RedisCounters:
         """Replace the sum of a budget if it is smaller."""
         self._reports.raise_spent(limits, spent_nano_usd, random.getrandbits(SEED_BITS))
 
-    def parse_reply(
+    def handle_reply(
         self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
     ) -> RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable:
-        """Return the outcome of a reservation from the reply of Redis."""
+        """Return the outcome of a reservation, and record what it says about the key."""
         if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
             return StoreUnavailable("Redis sent an unexpected reply.")
         if reply[0] == 1:
-            _, requests_left, tokens_left, reset_milliseconds, second, seed, running, created = reply
-            key_id, has_budget = limits.key_id, limits.budget_nano_usd > 0
-            if has_budget:
-                self._reports.remember_seed(key_id, seed)
-            now = self._clock()
-            if process_id == self._process_id:
-                self._used_at[key_id] = now
-                self._open_counts[key_id] = self._open_counts.get(key_id, 0) + 1
-                if limits.concurrency:
-                    if running > BUSY_KEY_FRACTION * limits.concurrency:
-                        self._busy_key_ids.add(key_id)
-                    else:
-                        self._busy_key_ids.discard(key_id)
-            return RedisReservation(
-                key_id=key_id,
-                process=process_id,
-                second=second,
-                created=created,
-                tokens=tokens,
-                nano_usd=nano_usd,
-                has_budget=has_budget,
-                requests_left=requests_left,
-                tokens_left=tokens_left,
-                reset_seconds=reset_milliseconds / 1000,
-                has_full_window=now - self._connected_at > COUNTER_WINDOW_SECONDS
-                and second - created / 1e6 > COUNTER_WINDOW_SECONDS,
-            )
+            return self._handle_admission(reply, limits, tokens, nano_usd, process_id)
         if reply[0] == 0:
-            _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
-            wait = math.inf if retry < 0 else retry / 1000
-            resets = requests_reset / 1000, tokens_reset / 1000
-            rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets, LimitUsage(*used))
-            if rejection.limit == "rpm":
-                self._cache_rejection(limits, rejection)
-            elif rejection.limit == "concurrency" and limits.key_id in self._open_counts:
-                self._busy_key_ids.add(limits.key_id)
-            return rejection
+            return self._handle_rejection(reply, limits)
         return SpentRequired()
+
+    def _handle_admission(
+        self, reply: list[Any], limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
+    ) -> RedisReservation:
+        _, requests_left, tokens_left, reset_milliseconds, second, seed, running, created = reply
+        key_id, has_budget, now = limits.key_id, limits.budget_nano_usd > 0, self._clock()
+        if has_budget:
+            self._reports.remember_seed(key_id, seed)
+        if process_id == self._process_id:
+            self._used_at[key_id] = now
+            self._open_counts[key_id] = self._open_counts.get(key_id, 0) + 1
+            if limits.concurrency:
+                if running > BUSY_KEY_FRACTION * limits.concurrency:
+                    self._busy_key_ids.add(key_id)
+                else:
+                    self._busy_key_ids.discard(key_id)
+        return RedisReservation(
+            key_id=key_id,
+            process=process_id,
+            second=second,
+            created=created,
+            tokens=tokens,
+            nano_usd=nano_usd,
+            has_budget=has_budget,
+            requests_left=requests_left,
+            tokens_left=tokens_left,
+            reset_seconds=reset_milliseconds / 1000,
+            has_full_window=now - self._connected_at > COUNTER_WINDOW_SECONDS
+            and second - created / 1e6 > COUNTER_WINDOW_SECONDS,
+        )
+
+    def _handle_rejection(self, reply: list[Any], limits: KeyLimits) -> LimitExceeded:
+        _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
+        wait = math.inf if retry < 0 else retry / 1000
+        resets = requests_reset / 1000, tokens_reset / 1000
+        rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets, LimitUsage(*used))
+        if rejection.limit == "rpm":
+            self._cache_rejection(limits, rejection)
+        elif rejection.limit == "concurrency" and limits.key_id in self._open_counts:
+            self._busy_key_ids.add(limits.key_id)
+        return rejection
 
     def _cache_rejection(self, limits: KeyLimits, rejection: LimitExceeded) -> None:
         if len(self._rejections) >= MAX_CACHED_REJECTIONS:
@@ -312,7 +319,7 @@ class _PendingReservation(CounterCall):
             self._on_decision(reply)
         else:
             self._on_decision(
-                self._counters.parse_reply(reply, self._limits, self._tokens, self._nano_usd, self._process_id)
+                self._counters.handle_reply(reply, self._limits, self._tokens, self._nano_usd, self._process_id)
             )
 
     def on_slow(self) -> None:
