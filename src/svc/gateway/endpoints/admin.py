@@ -6,7 +6,6 @@ These are ASGI routes. `svc.keys.lifecycle` changes the keys, also for `svc keys
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest
-from svc.gateway.endpoints.asgi_responses import authenticate_request, read_body
+from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response, read_body
 from svc.gateway.endpoints.metrics import MetricsPublisher
 from svc.gateway.endpoints.usage import respond_with_usage
 from svc.gateway.limits.usage_view import current_key_usage
@@ -119,7 +118,7 @@ class AdminApi:
             ConfiguredKey(key.id, key.name, tuple(sorted(key.scopes)))
             for key in self._context.keyring.configured_keys()
         ]
-        return _json_response({"object": "list", "data": keys, "has_more": has_more, "configured": configured})
+        return json_response({"object": "list", "data": keys, "has_more": has_more, "configured": configured})
 
     async def _key_page(self, request: Request) -> tuple[list[ShownKey], bool]:
         """Return the page of keys that the query selects, and whether there are more.
@@ -141,16 +140,16 @@ class AdminApi:
     async def _create_key(self, request: Request) -> Response:
         new_key = lifecycle.parse_key_request(lifecycle.NewKey, await read_body(request))
         created = await self._database.run_query(lambda database: lifecycle.create_key(database, new_key))
-        return _json_response(created, 201, has_secret=True)
+        return json_response(created, 201, has_secret=True)
 
     async def _get_key(self, request: Request) -> Response:
         key_id = request.path_params["id"]
-        return _json_response(await self._database.run_query(lambda database: lifecycle.get_key(database, key_id)))
+        return json_response(await self._database.run_query(lambda database: lifecycle.get_key(database, key_id)))
 
     async def _update_key(self, request: Request) -> Response:
         key_id = request.path_params["id"]
         change = lifecycle.parse_key_request(lifecycle.Change, await read_body(request))
-        return _json_response(
+        return json_response(
             await self._database.run_query(lambda database: lifecycle.update_key(database, key_id, change))
         )
 
@@ -158,11 +157,11 @@ class AdminApi:
         key_id = request.path_params["id"]
         rotation = lifecycle.parse_key_request(lifecycle.Rotation, await read_body(request) or b"{}")
         rotated = await self._database.run_query(lambda database: lifecycle.rotate_key(database, key_id, rotation))
-        return _json_response(rotated, has_secret=True)
+        return json_response(rotated, has_secret=True)
 
     async def _revoke_key(self, request: Request) -> Response:
         key_id = request.path_params["id"]
-        return _json_response(await self._database.run_query(lambda database: lifecycle.revoke_key(database, key_id)))
+        return json_response(await self._database.run_query(lambda database: lifecycle.revoke_key(database, key_id)))
 
     # usage and limits
 
@@ -176,14 +175,14 @@ class AdminApi:
         else:
             key = await self._database.run_query(lambda database: lifecycle.get_key(database, key_id))
             keys, has_more = [key], False
-        page = await self._metrics_publisher.aggregate()
+        metrics = await self._metrics_publisher.aggregate()
         defaults = self._context.config.current.settings.limits
         reached = {
-            name: int(page.values.get(f'svc_limits_reached_total{{limit="{name}"}}', 0))
+            name: int(metrics.values.get(f'svc_limits_reached_total{{limit="{name}"}}', 0))
             for name in self._context.metrics.limit_refusals
             if request.state.is_admin  # the counts are those of all keys
         }
-        return _json_response(
+        return json_response(
             Limits(
                 defaults=DefaultLimits(defaults.rpm or None, defaults.tpm or None),
                 reached=reached,
@@ -200,8 +199,3 @@ def _id_in_path(request: Request) -> str | None:
 
 def _id_in_query(request: Request) -> str | None:
     return request.query_params.get("key")
-
-
-def _json_response(body: Any, status: int = 200, *, has_secret: bool = False) -> Response:
-    headers = {"cache-control": "no-store"} if has_secret else {}
-    return Response(msgspec.json.encode(body), status, headers, "application/json")

@@ -43,9 +43,10 @@ async def read_body(request: Request) -> bytes:
     return body
 
 
-def json_response(body: msgspec.Struct) -> Response:
-    """Return a response with status 200."""
-    return Response(msgspec.json.encode(body), media_type="application/json")
+def json_response(body: object, status: int = 200, *, has_secret: bool = False) -> Response:
+    """Return a response with a JSON body. No cache may keep one that has a secret."""
+    headers = {"cache-control": "no-store"} if has_secret else {}
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
 def error_response(error: SvcError) -> Response:

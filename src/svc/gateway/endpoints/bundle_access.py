@@ -12,13 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from svc.errors import CommandFailed, PermissionDenied, RegistryFailed, UsageError
-from svc.gateway.endpoints.asgi_responses import authenticate_request
+from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response
 from svc.gateway.endpoints.bundle_views import BundleViews
 from svc.gateway.proxy.context import GatewayContext
 from svc.stores.bundles.base import BundleStore
@@ -129,12 +128,7 @@ def bundle_route(context: GatewayContext, path: str, **handlers: BundleHandler) 
 async def published_response(access: BundleAccess, entry: BundleEntry, is_new: bool) -> Response:
     """Return the state of a bundle that has been published, or was published before with the same bytes."""
     state = await access.run(lambda _: access.views.list_states([entry])[0])
-    return bundle_response(state, 201 if is_new else 200)
-
-
-def bundle_response(body: object, status: int = 200) -> Response:
-    """Return a response with a JSON body."""
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    return json_response(state, 201 if is_new else 200)
 
 
 def _require_any_scope(key: ApiKey, scopes: tuple[str, ...]) -> None:

@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from svc.errors import BundleNotFound, InvalidRequest
-from svc.gateway.endpoints.bundle_access import BundleAccess, bundle_response, bundle_route, published_response
+from svc.gateway.endpoints.asgi_responses import json_response
+from svc.gateway.endpoints.bundle_access import BundleAccess, bundle_route, published_response
 from svc.gateway.endpoints.bundle_views import BundleState
 from svc.gateway.proxy.context import GatewayContext
 from svc.stores.bundles.base import BundleDraft, BundleStore, is_served
@@ -69,7 +70,7 @@ class BundleApi:
 
         data, unread, has_more = await self._access.run(select)
         self._access.load_summaries(unread)
-        return bundle_response(BundlePage(data=data, has_more=has_more, trusted_keys=self._access.trusted_key_count))
+        return json_response(BundlePage(data=data, has_more=has_more, trusted_keys=self._access.trusted_key_count))
 
     async def _get(self, request: Request, key: ApiKey) -> Response:
         draft = _parse_draft(request)
@@ -77,7 +78,7 @@ class BundleApi:
         def describe(store: BundleStore) -> Any:
             return self._access.views.describe(store.ensure_hash(_find(store, draft.key)))
 
-        return bundle_response(await self._access.run(describe))
+        return json_response(await self._access.run(describe))
 
     async def _put(self, request: Request, key: ApiKey) -> Response:
         draft = _parse_draft(request, parse_signature_headers(request.headers.getlist(SIGNATURE_HEADER)))
@@ -102,7 +103,7 @@ class BundleApi:
             _find(store, draft.key)
             return self._access.views.list_states([store.set_yanked(draft.key, yanked)])[0]
 
-        return bundle_response(await self._access.run(change))
+        return json_response(await self._access.run(change))
 
 
 def _parse_draft(request: Request, signatures: tuple[Signature, ...] = ()) -> BundleDraft:

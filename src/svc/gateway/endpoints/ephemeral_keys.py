@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from svc.errors import ModelNotFound
-from svc.gateway.endpoints.asgi_responses import authenticate_request, read_body
+from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response, read_body
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.model_errors import quote_name
 from svc.keys.ephemeral import NewEphemeralKey, check_can_make_keys, create_claims, describe_ephemeral_key
@@ -32,8 +31,7 @@ def routes(context: GatewayContext) -> list[BaseRoute]:
         token = await context.keyring.make_ephemeral_token(secret or "", parent, claims)
         made = describe_ephemeral_key(claims, parent, token)
         _check_models(context, parent, claims.models or ())
-        headers = {"cache-control": "no-store"}
-        return Response(msgspec.json.encode(made), 200, headers, "application/json")
+        return json_response(made, has_secret=True)
 
     return [Route("/v1/ephemeral_keys", make_ephemeral_key, methods=["POST"])]
 

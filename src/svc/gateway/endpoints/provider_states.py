@@ -20,7 +20,6 @@ from svc.gateway.observability.series import AttemptSeries, LastError, MetricsSn
 from svc.gateway.proxy.provider_test import TEST_REQUESTS
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.circuit_breaker import worst_state
-from svc.gateway.routing.providers import Provider
 from svc.gateway.routing.unconfigured_providers import UnconfiguredProvider
 from svc.resilience import BreakerState
 
@@ -118,7 +117,7 @@ def show_provider(backends: list[Backend], metrics: MetricsSnapshot, prices: Pri
     return ProviderState(
         name=provider.name,
         dialect=provider.dialect.name,
-        base_url=_public_base_url(provider),
+        base_url=_without_credentials(provider.address.geturl()),
         accounts=max(1, len(backends[0].account_backends)),
         models=[_show_model(backend, metrics, prices) for backend in backends],
         configured=True,
@@ -219,13 +218,8 @@ def _show_error(error: LastError | None) -> LastProviderError | None:
     )
 
 
-def _public_base_url(provider: Provider) -> str:
-    """Return the provider's base URL without user name and password."""
-    address = provider.address
-    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-
-
 def _without_credentials(url: str) -> str:
+    """Return a URL without user name and password, or empty text for an invalid one."""
     try:
         address = urlsplit(url)
     except ValueError:

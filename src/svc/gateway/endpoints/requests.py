@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from svc.errors import InvalidRequest, NotFound, PermissionDenied
 from svc.gateway.accounting.cost_formula import add_cost_formula
-from svc.gateway.endpoints.asgi_responses import authenticate_request
+from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response
 from svc.gateway.endpoints.disconnects import json_or_disconnected, run_while_connected
 from svc.gateway.observability.explanation import LimitFacts, RequestExplanation, explain_entry, explain_refused
 from svc.gateway.observability.explanation_facts import complete_limit_facts, refused_at
@@ -70,15 +70,15 @@ class RequestsApi:
         key_id = await authorize_reader(self._context, request)
         query = parse_refusal_query(request.query_params, key_id)
         found = [refused for refused in await self._refusals.list_newest_first() if _is_selected(query, refused)]
-        return json_or_disconnected(msgspec.json.encode({"object": "list", "data": found[: query.limit]}))
+        return json_response({"object": "list", "data": found[: query.limit]})
 
     async def _get(self, request: Request) -> Response:
         found = await self._find(request)
         if isinstance(found, RefusedRequest):
-            return json_or_disconnected(msgspec.json.encode(found))
+            return json_response(found)
         row = show_entry(found)
         add_cost_formula(row, self._context.ledger.prices.get)
-        return json_or_disconnected(msgspec.json.encode(row))
+        return json_response(row)
 
     async def _explain(self, request: Request) -> Response:
         found = await self._find(request)

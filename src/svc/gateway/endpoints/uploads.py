@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from svc.errors import InvalidRequest, NotFound, TooLarge
-from svc.gateway.endpoints.asgi_responses import read_body
-from svc.gateway.endpoints.bundle_access import BundleAccess, bundle_response, bundle_route, published_response
+from svc.gateway.endpoints.asgi_responses import json_response, read_body
+from svc.gateway.endpoints.bundle_access import BundleAccess, bundle_route, published_response
 from svc.gateway.proxy.context import GatewayContext
 from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.resumable_upload import AnnouncedUpload, PendingUpload
@@ -133,7 +133,7 @@ class UploadApi:
     async def _delete_upload(self, request: Request, key: ApiKey) -> Response:
         upload_id = (await self._find_upload(request, key)).id
         await self._access.run(lambda _: self._access.uploads.remove(upload_id))
-        return bundle_response(DeletedUpload(id=upload_id))
+        return json_response(DeletedUpload(id=upload_id))
 
     async def _find_upload(self, request: Request, key: ApiKey) -> PendingUpload:
         """Return the upload of the path. Raises NotFound if another key announced it."""
@@ -154,4 +154,4 @@ class UploadApi:
             max_chunk_bytes=min(MAX_CHUNK_BYTES, max_body_bytes),
             expires=datetime.fromtimestamp(math.floor(upload.expires), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
-        return bundle_response(state, status)
+        return json_response(state, status)

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from svc.errors import PermissionDenied
 from svc.gateway.accounting.cost_formula import add_cost_formula
-from svc.gateway.endpoints.asgi_responses import authenticate_request
+from svc.gateway.endpoints.asgi_responses import authenticate_request, json_response
 from svc.gateway.endpoints.disconnects import json_or_disconnected, run_while_connected
 from svc.gateway.endpoints.requests import authorize_reader
 from svc.gateway.proxy.context import GatewayContext
@@ -30,7 +30,7 @@ async def respond_with_usage(
     if query.request_id is not None:
         for row in rows:
             add_cost_formula(row, context.ledger.prices.get)
-    return json_or_disconnected(msgspec.json.encode({"object": "list", "data": rows}))
+    return json_response({"object": "list", "data": rows})
 
 
 def routes(context: GatewayContext, queries: QueryProcess) -> list[BaseRoute]:

@@ -19,7 +19,6 @@ from svc.gateway.observability.observer import RequestStart
 from svc.gateway.proxy.context import GatewayContext
 from svc.gateway.routing.provider_entries import LOCAL_PROVIDER
 from svc.wire.key import ApiKey
-from svc.wire.limit_state import LimitState
 from svc.wire.request_identity import RequestIdentity
 
 
@@ -62,13 +61,11 @@ class TrackedRequest:
         model: str | None = None,
         first_byte_at: float | None = None,
         code: str | None = None,
-        limit: str = "",
-        limit_state: LimitState | None = None,
-        message: str = "",
+        rejection: SvcError | None = None,
     ) -> None:
         """Report the end of the request.
 
-        `code`, `limit`, `limit_state` and `message` describe the error that ended it.
+        `code` is that of the error that ended it, and `rejection` this error if it came before the handler.
         `model` is the model that served the request, or None. `first_byte_at` is a value of `time.monotonic`.
         """
         if self._is_done:
@@ -104,9 +101,9 @@ class TrackedRequest:
                 first_byte_seconds=None if first_byte_at is None else first_byte_at - self._started_at,
                 code=code,
                 attempt_records=attempt_records,
-                limit_name=limit,
-                limit_state=limit_state,
-                error_message=message,
+                limit_name=rejection.limit if isinstance(rejection, RateLimited) else "",
+                limit_state=rejection.state if isinstance(rejection, LimitReached) else None,
+                error_message=rejection.message if rejection is not None else "",
                 client_field=encode_client_field(self._identity.client_address),
                 is_timed=not self._is_long_lived,
                 trace_context=self._identity.trace_context,
@@ -146,17 +143,8 @@ class RequestTracker:
             context.ledger.ensure_accepting()
             reservation = await self._reserve(key) if context.rate_limiter.has_limits(key) else None
         except SvcError as error:
-            limit = error.limit if isinstance(error, RateLimited) else ""
             tracked = TrackedRequest(context, key, endpoint, identity, None, is_long_lived=is_long_lived)
-            tracked.finish(
-                "error",
-                error.status,
-                requested_model=None,
-                code=error.code,
-                limit=limit,
-                limit_state=error.state if isinstance(error, LimitReached) else None,
-                message=error.message,
-            )
+            tracked.finish("error", error.status, requested_model=None, code=error.code, rejection=error)
             raise
         return TrackedRequest(context, key, endpoint, identity, reservation, is_long_lived=is_long_lived)
 
