@@ -46,6 +46,15 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{_describe_usage_error(message).rstrip('.')}. See: {self.prog} --help")
 
+    def parse_command(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse all arguments, and name the help of the action in the error for an unknown one."""
+        namespace, unknown = self.parse_known_args(arguments)
+        if unknown:
+            action = getattr(namespace, "action", None)
+            command = f"{self.prog} {action}" if action else self.prog
+            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}. See: {command} --help")
+        return namespace
+
 
 def _describe_usage_error(message: str) -> str:
     """Rewrite a message of argparse without the names of its parameters and of Python's types."""
@@ -149,7 +158,7 @@ def _run_command(argv: list[str]) -> int:
     parser = create_parser(f"svc {verb}", module.__doc__ or "")
     module.add_arguments(parser)
     try:
-        arguments = parser.parse_args(argv[1:])
+        arguments = parser.parse_command(argv[1:])
     except SystemExit:  # after the help
         sys.stdout.flush()
         raise

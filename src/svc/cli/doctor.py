@@ -160,9 +160,13 @@ def _check_providers(config: Settings) -> Iterator[CheckResult]:
             )
             for name, provider in providers.items()
             for number, account in enumerate(provider.accounts or (provider,), 1)
+            if provider.models
         ]
         for probe in probes:
             yield probe.result()
+    for name, provider in providers.items():
+        if not provider.models:
+            yield CheckResult(f"provider {name}", "off", "has no models, so it gets no requests")
 
 
 def _check_aliases(config: Settings, providers: Mapping[str, Provider]) -> Iterator[CheckResult]:

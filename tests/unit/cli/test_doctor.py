@@ -237,6 +237,17 @@ def test_doctor_provider_or_account_without_key_is_reported(
     assert "set VENDOR_KEY" not in output
 
 
+def test_doctor_provider_without_models_is_off_and_not_probed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("PROVIDER_A_BASE_URL", f"http://127.0.0.1:{closed_port()}/v1")
+    (home / "svc.toml").write_text("[[providers]]\nname = 'openai'\nmodels = []\n")
+    assert main(["doctor", "--json"]) == 0
+    found = findings(capsys)["provider openai"]
+    assert (found["state"], found["says"]) == ("off", "has no models, so it gets no requests")
+
+
 def test_doctor_model_of_two_providers_reports_order(
     capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,11 @@ def test_keys_change_and_revoke_accept_name(command: Command, shop: dict[str, st
     assert shop["id"] in command("keys", "revoke", "web shop")
 
 
+def test_keys_unknown_option_error_names_the_help_of_the_action(command: Command) -> None:
+    said = command("keys", "create", "--name", "a", "--max-budget", "5", status=2)
+    assert said == "svc: unrecognized arguments: --max-budget 5. See: svc keys create --help\n"
+
+
 def test_keys_create_and_change_wildcard_as_model_is_rejected(command: Command, shop: dict[str, str]) -> None:
     for action in (("create", "--name", "a"), ("change", "web shop")):
         said = command("keys", *action, "--models", "gpt-4o,openai/*", status=2)

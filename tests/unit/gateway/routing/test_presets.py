@@ -68,6 +68,13 @@ def test_preset_without_models_takes_those_of_the_entry(tmp_path: Path, name: st
         one(tmp_path, f'preset = "{name}"\n', {key: "secret"} if key else {})
 
 
+@pytest.mark.parametrize(("given", "path"), [("", "/v1"), ("/", "/v1"), ("/v1", "/v1"), ("/proxy", "/proxy")])
+@pytest.mark.parametrize("name", ["ollama", "vllm"])
+def test_preset_of_server_without_path_gets_v1(tmp_path: Path, name: str, given: str, path: str) -> None:
+    entry = f'preset = "{name}"\nbase_url = "http://10.0.0.5:11434{given}"\nmodels = [{{ id = "m" }}]\n'
+    assert one(tmp_path, entry).address.path == path
+
+
 def test_preset_entry_overrides_every_value(tmp_path: Path) -> None:
     entry = """
         name = "mine"

@@ -336,6 +336,19 @@ def test_alias_of_model_without_key_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
+def test_price_of_one_token_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "svc.toml"
+    path.write_text(
+        "[[providers]]\nname = 'a'\nbase_url = 'http://127.0.0.1:5/v1'\nmodels = [\n"
+        "  { id = 'm', input_price = 0.0000025, output_price = 10 },\n  { id = 'n', input_price = 0 },\n]\n"
+    )
+    loaded = settings.load({}, config=str(path))
+    assert provider_warnings(loaded, build_providers(loaded)) == [
+        f"{path}, line 4: input_price of 'm' is 2.5e-06 USD per million tokens. "
+        "If one token costs that much, write 2.5."
+    ]
+
+
 def test_model_not_found_message_escapes_and_truncates_name(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound) as caught:
         router([]).route("x\r\n\x1b[31m" + "y" * 10_000)
