@@ -165,11 +165,12 @@ def test_edit_changes_only_the_changed_fields(console: Console, page: Page) -> N
 def test_limits_in_use_and_spend_follow_the_requests(console: Console, page: Page) -> None:
     key = console.create_key("busy", "--rpm", "4", "--budget-usd", "1", "--budget-period", "month")["key"]
     body = {"model": harness.GPT, "messages": [{"role": "user", "content": "hello"}]}
-    for _ in range(3):
+    for _ in range(4):
         assert console.gateway.request("POST", "/v1/chat/completions", body, key=key).status == 200
     console.enter(page, console.admin_key, "Keys")
     meter = card(page, "busy").get_by_role("meter", name="Requests a minute")
-    expect(meter).to_have_attribute("aria-valuetext", "3 of 4")
+    expect(meter).to_have_attribute("aria-valuetext", "4 of 4")
+    assert meter.evaluate("(bar) => bar.value > bar.high"), "the bar of a reached limit has the color of errors"
     expect(card(page, "busy")).to_contain_text("Spent this month")
     expect(card(page, "busy")).not_to_contain_text("Never")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
 from tests.browser.console import Console, expect_no_horizontal_scrollbar, find_violations, take_screenshot, wait_until
 from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import answer, reset, sse, stall
+from tests.fakes.script import Gate, Script, answer, hold, reset, sse, stall
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -102,8 +102,14 @@ def messages_of(provider: FakeProvider) -> list[dict[str, Any]]:
 
 def test_two_models_answer_side_by_side_with_tokens_and_cost(playground: Page, provider: FakeProvider) -> None:
     button(playground, "Add a model").click()
-    provider.always_plays(sse(openai_wire.stream("The answer is **42**."), every=0.02))
+    first, rest = openai_wire.stream("The answer is **42**.")[:2], openai_wire.stream("The answer is **42**.")[2:]
+    gate = Gate()  # an answer that comes at once has no speed
+    provider.always_plays(sse(first, end=hold(gate) + Script(sse(rest).steps[1:])))
     send(playground, "What is the answer?")
+    for model in ("gpt-4o", "gpt-4o-mini"):
+        expect(answer_of(playground, model)).to_contain_text("The")
+    playground.wait_for_timeout(20)  # the page shows no speed for a shorter time
+    gate.open()
     for model in ("gpt-4o", "gpt-4o-mini"):
         expect(answer_of(playground, model)).to_contain_text("The answer is 42.")
         expect(answer_of(playground, model)).to_contain_text("Complete")
@@ -348,6 +354,18 @@ def test_images_are_chosen_pasted_dropped_and_sent(playground: Page, provider: F
             [kind, field, list(PNG)],
         )
     expect(playground.get_by_role("img", name="Image 3")).to_be_visible()
+    is_taken = playground.evaluate(
+        """(bytes) => {
+          const data = new DataTransfer();
+          data.setData("text/plain", "A cell");
+          data.setData("text/html", "<td>A cell</td>");
+          data.items.add(new File([new Uint8Array(bytes)], "cell.png", { type: "image/png" }));
+          const event = new ClipboardEvent("paste", { bubbles: true, cancelable: true, clipboardData: data });
+          return !document.getElementById("prompt").dispatchEvent(event);
+        }""",
+        list(PNG),
+    )
+    assert not is_taken, "the picture of copied text replaced the text"
     button(playground, "Remove image 3").click()
     playground.get_by_label("Add images").set_input_files(
         [{"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text"}]
@@ -360,6 +378,27 @@ def test_images_are_chosen_pasted_dropped_and_sent(playground: Page, provider: F
     assert [one["image_url"]["url"] for one in images] == [
         f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     ] * 2
+
+
+def test_enter_ends_a_composition_and_starts_a_line_on_a_phone(
+    browser: Browser, console: Console, provider: FakeProvider
+) -> None:
+    with browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 360, "height": 740}) as phone:
+        page = open_playground(console, phone.new_page())
+        prompt_of(page).fill("One")
+        prompt_of(page).press("Enter")
+        expect(prompt_of(page)).to_have_value("One\n")
+        page.evaluate("() => { window.matchMedia = () => ({ matches: false }); }")  # now as on a computer
+        page.get_by_role("button", name="Menu").click()
+        page.get_by_role("link", name="Connect").click()
+        page.go_back()
+        prompt_of(page).evaluate(
+            """(field) => field.dispatchEvent(
+              new KeyboardEvent("keydown", { key: "Enter", keyCode: 229, bubbles: true, cancelable: true })
+            )"""
+        )
+        expect(prompt_of(page)).to_have_value("One\n")
+        assert not provider.requests
 
 
 def test_stop_closes_the_upstream_request_and_keeps_the_text(playground: Page, provider: FakeProvider) -> None:
@@ -377,15 +416,17 @@ def test_stop_closes_the_upstream_request_and_keeps_the_text(playground: Page, p
 def test_long_answer_is_followed_until_the_reader_scrolls_up(playground: Page, provider: FakeProvider) -> None:
     from_end = "() => document.documentElement.scrollHeight - innerHeight - scrollY"
     line = "\n\nA paragraph of its own."
-    provider.plays(sse(openai_wire.stream(line * 60)[:-3], end=stall()))
+    button(playground, "Add a model").click()
+    provider.always_plays(sse(openai_wire.stream(line * 60)[:-3], end=stall()))
     send(playground, "A long answer")
     expect(answer_of(playground).get_by_text("A paragraph of its own.")).not_to_have_count(0)
     playground.wait_for_function(f"() => scrollY > 200 && ({from_end})() <= 80")
     button(playground, "Stop").click()
-    expect(answer_of(playground)).to_contain_text("Stopped")
+    expect(button(playground, "Regenerate all")).to_be_visible()
+    playground.wait_for_function(f"() => ({from_end})() <= 1")
     playground.evaluate("() => scrollTo(0, 0)")
     playground.wait_for_function("() => scrollY === 0")
-    provider.plays(sse(openai_wire.stream("Short")[:3], end=stall()))
+    provider.always_plays(sse(openai_wire.stream("Short")[:3], end=stall()))
     send(playground, "Another")
     expect(answer_of(playground)).to_contain_text("Answering")
     playground.wait_for_function(f"() => scrollY > 200 && ({from_end})() <= 80")

@@ -96,6 +96,7 @@ def test_voice_speaks_the_text(speech_page: Page) -> None:
     speech_page.get_by_role("button", name="Speak").click()
     player = speech_page.get_by_label("Spoken text")
     expect(player).to_be_visible(timeout=WAIT)
+    expect(player).to_have_css("height", "40px")  # Firefox has no height of its own for it
     speech_page.wait_for_function("() => document.querySelector('audio').duration > 0.5", timeout=WAIT)
     assert not find_violations(speech_page)
 

@@ -12,7 +12,7 @@ import { RequestDetail } from "./requests/detail";
 import { FilterForm } from "./requests/filter-form";
 import { FILTER_NAMES, type FilterName, useFilters, useRequestQuery } from "./requests/query";
 import { type LoadedRequests, useRequestList } from "./requests/request-list";
-import { RequestTable } from "./requests/request-table";
+import { FROM_LIST, RequestTable } from "./requests/request-table";
 import "../styles/requests.css";
 
 const TABLE_ID = "request-rows";
@@ -45,10 +45,16 @@ export default function RequestsPage() {
       <Results requests={requests} />
       <TimeZoneHint />
       {openRequest && (
-        <RequestDetail key={openRequest} id={openRequest} onClose={() => navigate(addressWith({ request: "" }))} />
+        <RequestDetail key={openRequest} id={openRequest} onClose={closeRequest} />
       )}
     </div>
   );
+}
+
+/** Leaves no entry in the history that opens the request again. */
+function closeRequest(): void {
+  if (history.state === FROM_LIST) history.back();
+  else navigate(addressWith({ request: "" }), { replace: true });
 }
 
 function Results({ requests }: { requests: LoadedRequests }) {

@@ -1,9 +1,11 @@
 /** The prompt with its images: typed, dropped, pasted or chosen. */
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { DraftStore } from "./draft";
 
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 const MAX_IMAGES = 8;
+/** The key of an input method. Safari says with nothing else that Enter ends a composition. */
+const COMPOSITION_KEY_CODE = 229;
 /** The gateway accepts bodies of 32 MiB, and base64 adds a third. */
 const MAX_IMAGE_BYTES = 20 * 1024 * 1024;
 
@@ -17,6 +19,8 @@ export function Composer(
   const [images, setImages] = useState(drafts.images);
   const [error, setError] = useState<string | null>(null);
   const textarea = useRef<HTMLTextAreaElement>(null);
+  // The keyboard of a phone has no Shift+Enter.
+  const isTouchOnly = useMemo(() => window.matchMedia("(hover: none) and (pointer: coarse)").matches, []);
   useLayoutEffect(() => { drafts.prompt = prompt; }, [drafts, prompt]);
   useLayoutEffect(() => { drafts.images = images; }, [drafts, images]);
 
@@ -54,13 +58,13 @@ export function Composer(
         placeholder="Ask the models" aria-describedby="prompt-help"
         onInput={(event) => setPrompt(event.currentTarget.value)}
         onKeyDown={(event) => {
-          if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+          if (event.key !== "Enter" || event.shiftKey || isTouchOnly || isComposing(event)) return;
           event.preventDefault();
           send();
         }}
         onPaste={(event) => {
           const files = [...(event.clipboardData?.files ?? [])];
-          if (!files.length) return;
+          if (!files.length || isFormattedText(event.clipboardData)) return;
           event.preventDefault();
           void addFiles(files);
         }}
@@ -78,13 +82,23 @@ export function Composer(
           />
           Add images
         </label>
-        <span id="prompt-help" class="hint grow">Enter sends. Shift+Enter starts a new line.</span>
+        <span id="prompt-help" class="hint grow">{isTouchOnly ? "Enter starts a new line." : "Enter sends. Shift+Enter starts a new line."}</span>
         {isStreaming
           ? <button type="button" onClick={() => { onStop(); textarea.current?.focus(); }}>Stop</button>
           : <button type="submit" class="primary" disabled={!canSend}>Send</button>}
       </div>
     </form>
   );
+}
+
+function isComposing(event: KeyboardEvent): boolean {
+  // eslint-disable-next-line @typescript-eslint/no-deprecated -- Safari has no other sign
+  return event.isComposing || event.keyCode === COMPOSITION_KEY_CODE;
+}
+
+/** Office programs add a picture of the text that is copied. */
+function isFormattedText(data: DataTransfer | null): boolean {
+  return data !== null && data.types.includes("text/plain") && data.types.includes("text/html");
 }
 
 export function Thumbnails({ images, onRemove }: { images: string[]; onRemove?: (index: number) => void }) {

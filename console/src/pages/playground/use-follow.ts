@@ -4,10 +4,11 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 /** At most this far from the end of the page, the reader is taken to follow it. */
 const NEAR_END_PIXELS = 80;
 
-/** A new turn moves the page to its end, and its answers keep it there. `content` changes with each piece of them. */
+/** A new turn moves the page to its end, and its answers keep it there, also with what follows the last of them. `content` changes with each piece of them. */
 export function useFollow(content: unknown, turns: number, isStreaming: boolean): void {
   const isFollowing = useRef(false);
   const previousTurns = useRef(turns);
+  const wasStreaming = useRef(isStreaming);
   useEffect(() => {
     const measure = () => {
       const page = document.documentElement;
@@ -19,6 +20,8 @@ export function useFollow(content: unknown, turns: number, isStreaming: boolean)
   useLayoutEffect(() => {
     if (turns > previousTurns.current) isFollowing.current = true;
     previousTurns.current = turns;
-    if (isStreaming && isFollowing.current) window.scrollTo({ top: document.documentElement.scrollHeight });
+    const mayGrow = isStreaming || wasStreaming.current;
+    wasStreaming.current = isStreaming;
+    if (mayGrow && isFollowing.current) window.scrollTo({ top: document.documentElement.scrollHeight });
   }, [content, turns, isStreaming]);
 }

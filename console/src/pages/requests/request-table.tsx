@@ -4,6 +4,9 @@ import { addressWith, navigate } from "../../router";
 import type { RequestRow } from "./row";
 import { StatusBadge } from "./status";
 
+/** The state of the address of a request that was opened from the list: the entry before it is the list. */
+export const FROM_LIST = "requests:from-list";
+
 export function RequestTable({ rows, showsKeys }: { rows: RequestRow[]; showsKeys: boolean }) {
   return (
     <table class="request-table">
@@ -31,7 +34,7 @@ function Row({ entry, showsKeys }: { entry: RequestRow; showsKeys: boolean }) {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();
     event.stopPropagation();
-    navigate(address);
+    navigate(address, { state: FROM_LIST });
   };
   return (
     <tr onClick={(event) => { if (!window.getSelection()?.toString()) open(event); }}>
