@@ -4,6 +4,7 @@ import "./styles/base.css";
 import "./styles/layout.css";
 import "./styles/components.css";
 import "./styles/forced-colors.css";
+import "./styles/print.css";
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);

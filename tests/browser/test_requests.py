@@ -83,6 +83,10 @@ def test_detail_of_a_fallback_shows_attempts_cost_and_command(
     expect(link).to_be_focused()
     page.go_forward()  # closing has left no entry behind which Back would open the request again
     expect(detail).to_be_visible()
+    page.emulate_media(media="print")
+    expect(detail).to_be_visible()
+    expect(page.locator("nav, .top-bar, table.request-table").filter(visible=True)).to_have_count(0)
+    page.emulate_media(media="screen")
     expect(page.locator("td.wrap").first).to_have_css("min-width", "90px")  # WebKit breaks short names without it
     page.goto(address)
     expect(page.get_by_role("dialog", name="Request")).to_contain_text(ids["fallback"])
