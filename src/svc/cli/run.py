@@ -16,13 +16,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from svc import plugins
+from svc.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
 from svc.cli._output import load_terminal, print_json, print_table
 from svc.cli._progress import CUT_OUTPUTS, BatchProgress, StageProgress
 from svc.cli._progress_bar import ProgressBar
@@ -109,14 +111,28 @@ def _run(pipeline: Pipeline, text: str, args: argparse.Namespace) -> int:
     if args.resume and not (many and args.output):
         raise UsageError("--resume needs several inputs, and the output file of the earlier run: -o FILE.jsonl")
     if args.ray:
-        with _open_cluster(args, text) as cluster:
+        with _exit_on_interrupt(args), _open_cluster(args, text) as cluster:
             return _run_many(cluster, pipeline.name, inputs, args, cluster.jobs)
     with ProgressBar() as progress:
         orchestrator = Orchestrator(pipeline, os.environ, lambda done, total: progress("getting bundles", done, total))
-    with orchestrator:
-        if many:
+    if many:
+        with _exit_on_interrupt(args), orchestrator:
             return _run_many(orchestrator, pipeline.name, inputs, args, args.jobs or DEFAULT_JOBS)
+    with orchestrator:
         return _run_one(orchestrator, pipeline, inputs.items[0].text, args)
+
+
+@contextmanager
+def _exit_on_interrupt(args: argparse.Namespace) -> Iterator[None]:
+    """Exit after an interrupt. The interpreter itself would wait for the threads that still run inputs."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as interrupt:
+        if args.output is not None:
+            print(f"svc: interrupted; to continue, add --resume with -o {args.output}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(EXIT_INTERRUPTED if isinstance(interrupt, KeyboardInterrupt) else EXIT_TERMINATED)
 
 
 def _open_cluster(args: argparse.Namespace, text: str) -> Any:
@@ -214,7 +230,7 @@ def _read_input_list(name: str) -> list[str]:
     try:
         with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as file:
             data = file.read(MAX_INPUT_LIST_BYTES + 1)
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # editors on Windows begin a file with a byte order mark
     except FileNotFoundError:
         raise UsageError(f"There is no file {name}.") from None
     except UnicodeDecodeError:
@@ -223,7 +239,7 @@ def _read_input_list(name: str) -> list[str]:
         raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
     if len(data) > MAX_INPUT_LIST_BYTES:
         raise UsageError(f"{name} is larger than {MAX_INPUT_LIST_BYTES >> 20} MiB.")
-    inputs = [line.strip() for line in text.splitlines() if line.strip()]
+    inputs = [line.strip() for line in text.split("\n") if line.strip()]
     if not inputs:
         raise UsageError(f"{name} lists no inputs.")
     return inputs

@@ -68,7 +68,8 @@ def run_batch(
     input's name (`talk.wav`), and a folder of that name with the output of each stage.
 
     With `resume`, lines of `output_path` without an error are kept if they belong to the same inputs. Raises
-    UsageError if they do not, or if another run is writing to `output_path`.
+    UsageError if they do not, or if another run is writing to `output_path`. After KeyboardInterrupt or SystemExit,
+    threads of this call may still run inputs.
     """
     with _ResultFile(output_path) if output_path is not None else nullcontext() as result_file:
         return _run_inputs(
@@ -91,7 +92,7 @@ def _run_inputs(
     observer.on_resumed(len(completed_lines))
     failed = 0
     names = output_names(inputs, keep_folder) if keep_folder is not None else []
-    with ThreadPoolExecutor(jobs, thread_name_prefix="pipeline") as pool:
+    with _open_pool(jobs) as pool:
 
         def work(number: int) -> RunResult:
             listen: StageListener = lambda stage, event, _: observer.on_stage_event(number, stage, event)  # noqa: E731 it is typed so
@@ -110,6 +111,20 @@ def _run_inputs(
     if result_file is not None:
         result_file.publish()
     return failed
+
+
+@contextmanager
+def _open_pool(jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """Wait for running inputs at the end, but not after an interrupt: no thread can end its input early."""
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="pipeline")
+    is_interrupted = False
+    try:
+        yield pool
+    except (KeyboardInterrupt, SystemExit):
+        is_interrupted = True
+        raise
+    finally:
+        pool.shutdown(wait=not is_interrupted, cancel_futures=True)
 
 
 @contextmanager

@@ -305,10 +305,29 @@ def test_resume_after_sigkill_repeats_no_completed_input(gateway: FakeProvider) 
     kill_after_requests(1, stall())
     assert not Path("out.jsonl").exists()
     gateway.forget()
+    gateway.plays(stall())
+    with subprocess.Popen([*command, "--jobs", "1"], stderr=subprocess.PIPE, text=True) as process:
+        gateway.wait(1, 20)
+        process.terminate()  # the running input never ends
+        assert process.communicate(timeout=20)[1] == "svc: interrupted; to continue, add --resume with -o out.jsonl\n"
+    assert process.returncode == 143
+    assert not Path("out.jsonl").exists()
+    gateway.forget()
     assert run(ONE, "--input-list", "list.txt", "-o", "out.jsonl", "--resume") == 0
     assert len(gateway.requests) == 8 - 3
     assert [json.loads(line)["input"] for line in Path("out.jsonl").read_text().splitlines()] == [*"01234567"]
     assert sorted(path.name for path in Path().glob("out*")) == ["out.jsonl"]
+
+
+def test_input_list_has_byte_order_mark_and_line_separators(
+    gateway: FakeProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("list.txt").write_bytes("\ufefffirst\r\none\u2028text\n".encode())
+    assert run(ONE, "--input-list", "list.txt") == 0
+    assert [json.loads(line)["input"] for line in capsys.readouterr().out.split("\n")[:-1]] == [
+        "first",
+        "one\u2028text",
+    ]
 
 
 def test_run_without_resume_discards_earlier_results(gateway: FakeProvider) -> None:
