@@ -10,7 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class OciServer(ThreadingHTTPServer):
-    """`contents` has blobs and manifests by name. If `cut` is set, a blob is truncated once at `cut` bytes."""
+    """`contents` has blobs and manifests by name. If `cut` is set, a blob is truncated once at `cut` bytes.
+
+    The next reads of blobs get `statuses`.
+    """
 
     daemon_threads = True
 
@@ -18,6 +21,7 @@ class OciServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.contents: dict[str, bytes] = {}
         self.cut: int | None = None
+        self.statuses: list[int] = []
         self.ranges: list[str | None] = []
         self.host = f"127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -66,6 +70,9 @@ class Handler(BaseHTTPRequestHandler):
             self._say(404)
             return
         if "/blobs/" in self.path and self.command == "GET":
+            if self.server.statuses:
+                self._say(self.server.statuses.pop(0))
+                return
             self.server.ranges.append(self.headers["range"])
         start = int((self.headers["range"] or "bytes=0-")[6:-1])
         cut, self.server.cut = (

@@ -24,7 +24,7 @@ from svc.bundles import http_client
 from svc.bundles.download import DownloadState, PartialFile
 from svc.bundles.oci_credentials import OciCredentials
 from svc.bundles.reference import check_name
-from svc.errors import BundleNotFound, InvalidRequest, RegistryFailed, UsageError
+from svc.errors import BundleNotFound, InvalidRequest, RegistryFailed, RegistryUnreachable, UsageError
 from svc.outbound_http import (
     HTTP_ERRORS,
     checked_environment,
@@ -151,7 +151,9 @@ class OciRepository:
             )
 
     def push(self, file: Path, sha256: str, annotations: Mapping[str, str]) -> str:
-        """Upload a bundle, and return the manifest's digest. Raises RegistryFailed."""
+        """Upload a bundle, and return the manifest's digest. Raises RegistryFailed, and UsageError without a tag."""
+        if self._reference.digest is not None:
+            raise UsageError(f"{self._reference} has a digest, which a push cannot choose. Use a tag: REPOSITORY:TAG.")
         layer = OciDescriptor(
             BUNDLE_LAYER_MEDIA_TYPE,
             f"sha256:{sha256}",
@@ -258,7 +260,7 @@ class OciRepository:
             raise RegistryFailed(f"{self._reference.origin} redirects too often.") from error
         except HTTP_ERRORS as error:
             reason = describe_http_error(error, find_environment_proxy(url))
-            raise RegistryFailed(f"{self._reference.origin} cannot be reached: {reason}.") from error
+            raise RegistryUnreachable(f"{self._reference.origin} cannot be reached: {reason}.") from error
         try:
             yield response
         finally:
@@ -331,7 +333,9 @@ class OciRepository:
         if response.status_code not in statuses:
             detail = http_client.sanitize_text(_decode_error(self._read(response, MAX_OCI_ERROR_BYTES)), 200)
             hint = self._status_hint(response.status_code, detail)
-            raise RegistryFailed(f"{self._reference.origin} returned status {response.status_code}: {detail}{hint}")
+            is_temporary = response.status_code == 429 or response.status_code >= 500
+            error_class = RegistryUnreachable if is_temporary else RegistryFailed
+            raise error_class(f"{self._reference.origin} returned status {response.status_code}: {detail}{hint}")
 
     def _status_hint(self, status: int, detail: str) -> str:
         """Return what to do, or nothing."""

@@ -11,6 +11,7 @@ Examples:
   svc models add ./model.gguf --name mine
   svc models add ollama:llama3.2:1b          a model that Ollama has downloaded
   svc models rm smollm2-135m
+  svc models rm my-model@1.2                 a bundle that `svc registry pull` has installed
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from svc import settings
+from svc.bundles.reference import parse_reference
 from svc.cli import _local_gateway, _model_files
 from svc.cli._folders import find_home, find_registry_root
 from svc.cli._output import print_json, print_table
@@ -49,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = verbs.add_parser("ls", help="list the installed models, and those that have a recipe", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="print JSON")
     remove = verbs.add_parser("rm", help="remove a model", allow_abbrev=False)
-    remove.add_argument("name", metavar="NAME", help="the name of a model, as in svc models ls")
+    remove.add_argument(
+        "name",
+        metavar="NAME",
+        help="the name of a model, as in svc models ls, or ID@VERSION for one version of a pulled bundle",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,7 +95,9 @@ def _add(args: argparse.Namespace) -> int:
 
 
 def _remove(name: str) -> int:
-    _check_unused(name)
+    _check_unused(name.partition("@")[0])
+    if "@" in name:
+        return _remove_bundle(name)
     if remove_model_files(name, find_home()):
         print(f"{name} removed. Its files stay where they are.")
         return 0
@@ -102,6 +110,18 @@ def _remove(name: str) -> int:
     if not (make.remove_model(recipe, root) or removed_bundle):
         raise _not_installed(name)
     print(f"{name} removed")
+    return 0
+
+
+def _remove_bundle(reference: str) -> int:
+    """Remove one version of a bundle from the local registry, for all platforms. Raises InvalidRequest."""
+    requested, root = parse_reference(reference), find_registry_root()
+    if requested.version is None:
+        raise UsageError(f"{reference!r} names no version. Only one version can be removed: ID@VERSION")
+    keys = install.find_installed(requested.model_id, requested.version, root)
+    if not [key for key in keys if install.remove_installed(key, root)]:
+        raise CommandFailed(f"{reference[:64]!r} is not installed. See: svc registry ls")
+    print(f"{reference} removed")
     return 0
 
 

@@ -23,7 +23,10 @@ def test_oci_pull_interrupted_by_digest_or_tag_resumes(oci, machine, tmp_path):
     path = make_bundle(tmp_path / "m.xyb", data=os.urandom(2 << 20))
     output = one.run("registry", "push", path, "--oci", f"{oci.host}/team/m:1.0", "--json").stdout
     pinned = json.loads(output)["reference"]
-    oci.cut = 1 << 20
+    refused = one.run("registry", "push", path, "--oci", pinned, check=2).stderr
+    assert "has a digest, which a push cannot choose" in refused
+    assert "latest" not in oci.contents
+    oci.cut, oci.statuses = 1 << 20, [503, 429]
     for name, reference in (("two", pinned), ("three", f"{oci.host}/team/m:1.0")):
         two = machine(name, SVC_OCI_USER="u", SVC_OCI_PASSWORD="p")
         pulled = json.loads(two.run("registry", "pull", f"oci://{reference}", "--json").stdout)

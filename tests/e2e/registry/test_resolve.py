@@ -39,6 +39,25 @@ def test_pull_cached_bundle_works_without_network(served, machine):
     assert "m/1.0/any" in json.loads((two.root / "index.json").read_text())
 
 
+def test_models_rm_removes_one_version_of_a_pulled_bundle(served, machine, tmp_path):
+    machine("one").run("registry", "add", make_bundle(tmp_path / "m.xyb", version="1.1"))
+    two = machine("two")
+    for version in ("1.0", "1.1"):
+        two.run("registry", "pull", f"m@{version}", "--registry", served.url)
+    assert two.run("models", "rm", "m@1.0").stdout == "m@1.0 removed\n"
+    assert [path.name for path in (two.root / "m").iterdir()] == ["1.1"]
+    assert [entry["version"] for entry in json.loads(two.run("registry", "ls", "--json").stdout)] == ["1.1"]
+    assert "'m@1.0' is not installed" in two.run("models", "rm", "m@1.0", check=1).stderr
+    assert "names no version" in two.run("models", "rm", "m@latest", check=2).stderr
+    two.run("registry", "pull", "m@1.0", "--registry", served.url)
+    foreign = make_bundle(tmp_path / "foreign.xyb", "f", "1")
+    entry = {"model_id": "f", "version": "1", "target": "any", "size_bytes": foreign.stat().st_size}
+    index = json.loads((two.root / "index.json").read_text())
+    (two.root / "index.json").write_text(json.dumps(index | {"f/1/any": entry | {"path": str(foreign)}}))
+    two.run("models", "rm", "f@1")
+    assert foreign.exists()
+
+
 def test_pull_registry_behind_failing_proxy_uses_installed_version(served, machine):
     two = machine("two")
     two.run("registry", "pull", "m", "--registry", served.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -81,6 +82,14 @@ def find_unpacked(root: Path, reference: str) -> Path | None:
         return None
 
 
+def find_installed(model_id: str, version: str, root: Path) -> list[str]:
+    """Return the keys of the bundles with exactly this version, of all platforms."""
+    if not root.is_dir():
+        return []
+    with open_folder(root) as store:
+        return [entry.key for entry in store.entries(model_id) if entry.version == version]
+
+
 def remove_installed(key: str, root: Path) -> bool:
     """Remove a bundle's record, file and content. Returns False if it does not exist."""
     with open_folder(root) as store:
@@ -95,7 +104,7 @@ def remove_installed(key: str, root: Path) -> bool:
             content.with_name("content.json").unlink(missing_ok=True)
             shutil.rmtree(content, ignore_errors=True)
             for folder in list(content.parents)[:3]:
-                if not any(folder.iterdir()):
+                with contextlib.suppress(OSError):  # it has other files, or the bundle's file is outside the store
                     folder.rmdir()
         store.index_file.mark_changed()
         return True
