@@ -381,6 +381,8 @@ class GatewayFailed(SvcError):
 
     code = "gateway_error"
     status = 502
+    is_outage: bool = False
+    """Whether the gateway accepted no connection, or lost it. False if a response is late or invalid."""
 
 
 class PipelineFailed(SvcError):

@@ -178,6 +178,7 @@ class HttpSession:
         self, error: OSError, what_failed: str = "cannot be reached", response: ClientResponse | None = None
     ) -> GatewayFailed:
         failure = GatewayFailed(self._describe(error, what_failed))
+        failure.is_outage = not isinstance(error, TimeoutError)
         if response is not None:
             failure.request_id = response.headers.get("x-request-id")
         return failure

@@ -60,10 +60,12 @@ class ClientCircuitBreaker:
         with self._lock:
             now = self._clock()
             if not self._breaker.acquire_request(now):
-                raise GatewayFailed(
+                error = GatewayFailed(
                     f"The {self._server_kind} failed {self._consecutive_failures} times in a row. "
                     f"The next request is possible in {self._breaker.seconds_until_allowed(now):.0f} s."
                 )
+                error.is_outage = True
+                raise error
 
     def record_success(self) -> None:
         """Record a response of the server itself, whatever its status."""

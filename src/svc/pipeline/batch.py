@@ -6,8 +6,12 @@ A failed input does not stop the others.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import sys
+import threading
+import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +31,10 @@ from svc.pipeline.stages.base import StageChunk
 
 MAX_AHEAD_INPUTS_PER_JOB = 4
 """Inputs that may be done before the next line is written, per job."""
+
+MAX_OUTAGE_SECONDS = 60.0
+"""How long inputs wait for a gateway that responded before, for example while it restarts."""
+OUTAGE_PAUSE_SECONDS = 2.0
 
 
 class PipelineRunner(Protocol):
@@ -49,6 +57,43 @@ class BatchObserver(Protocol):
     def on_stage_event(self, number: int, stage: str, event: str) -> None: ...
 
     def on_input_done(self, number: int, result: RunResult) -> None: ...
+
+
+class _Outage:
+    """Decides which inputs are tried again while the gateway cannot be reached. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._was_reached = False
+        self._down_since: float | None = None
+        self._stopped = threading.Event()
+
+    def record_reached(self) -> None:
+        """Record that an input ended without an outage."""
+        with self._lock:
+            self._was_reached, self._down_since = True, None
+
+    def wait(self, first_failed_at: float) -> bool:
+        """Pause before the next attempt. Returns False if the input must not be tried again.
+
+        That is the case if the gateway was never reached, and if the outage or the input's attempts last too long.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._down_since = now if self._down_since is None else self._down_since
+            since = min(self._down_since, first_failed_at)
+            if not self._was_reached or now - since > MAX_OUTAGE_SECONDS:
+                return False
+        warnings.warn(
+            f"The gateway cannot be reached. Inputs wait for it, up to {MAX_OUTAGE_SECONDS:g} s.", stacklevel=2
+        )
+        return not self._stopped.wait(OUTAGE_PAUSE_SECONDS)
+
+    def __enter__(self) -> _Outage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
 
 
 def run_batch(
@@ -92,13 +137,12 @@ def _run_inputs(
     observer.on_resumed(len(completed_lines))
     failed = 0
     names = output_names(inputs, keep_folder) if keep_folder is not None else []
-    with _open_pool(jobs) as pool:
+    with _open_pool(jobs) as pool, _Outage() as outage:
 
         def work(number: int) -> RunResult:
             listen: StageListener = lambda stage, event, _: observer.on_stage_event(number, stage, event)  # noqa: E731 it is typed so
-            result = _run_one(
-                runner, pipeline_name, inputs[number], keep_folder / names[number] if keep_folder else None, listen
-            )
+            folder = keep_folder / names[number] if keep_folder else None
+            result = _run_one(runner, pipeline_name, inputs[number], folder, listen, outage)
             observer.on_input_done(number, result)
             return result
 
@@ -164,7 +208,12 @@ def _lines_in_order(
 
 
 def _run_one(
-    runner: PipelineRunner, pipeline_name: str, input_name: str, keep_folder: Path | None, on_event: StageListener
+    runner: PipelineRunner,
+    pipeline_name: str,
+    input_name: str,
+    keep_folder: Path | None,
+    on_event: StageListener,
+    outage: _Outage,
 ) -> RunResult:
     """Run one input. An unusable input fails only its own line."""
     try:
@@ -173,17 +222,27 @@ def _run_one(
             if keep_folder is not None and runner.output_kind == "audio"
             else None
         )
-        return save_outputs(
-            runner.run(input_name, read_input(input_name, runner.input_kind), on_event),
-            output_path=audio_path,
-            keep_folder=keep_folder,
-        )
+        outcome = _run_through_outages(runner, input_name, on_event, outage)
+        return save_outputs(outcome, output_path=audio_path, keep_folder=keep_folder)
     except SvcError as error:
         code = InvalidRequest.code if isinstance(error, UsageError) else error.code
         return RunResult(pipeline_name, input_name, None, [], RunError(None, code, error.message))
     except OSError as error:
         message = f"{error.filename or 'a file'}: {error.strerror or error}."
         return RunResult(pipeline_name, input_name, None, [], RunError(None, InvalidRequest.code, message))
+
+
+def _run_through_outages(
+    runner: PipelineRunner, input_name: str, on_event: StageListener, outage: _Outage
+) -> RunOutcome:
+    """Run one input, and again after an outage."""
+    input_chunk, first_failed_at = read_input(input_name, runner.input_kind), math.inf
+    while (outcome := runner.run(input_name, input_chunk, on_event)).is_outage:
+        first_failed_at = min(first_failed_at, time.monotonic())
+        if not outage.wait(first_failed_at):
+            return outcome
+    outage.record_reached()
+    return outcome
 
 
 class _ResultFile:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from svc.client.client import Client
-from svc.errors import InternalError, SvcError
+from svc.errors import GatewayFailed, InternalError, SvcError
 from svc.pipeline.definition import DataKind, Pipeline
 from svc.pipeline.plan import PreparedStage, StageError, close_stages, prepare_stages
 from svc.pipeline.stages.base import AudioChunk, StageChunk, StageRunInfo, StageRunner, StageUsage
@@ -67,6 +67,8 @@ class RunOutcome(msgspec.Struct):
 
     result: RunResult
     stage_chunks: list[tuple[str, list[StageChunk]]]
+    is_outage: bool = False
+    """Whether a stage failed because its gateway or provider could not be reached."""
 
 
 StageListener = Callable[[str, str, StageChunk | None], None]
@@ -120,19 +122,28 @@ class Orchestrator:
         for stage in self._prepared_stages:
             chunks = _MeasuredStage(stage, chunks, on_event)
             measured_stages.append(chunks)
-        error = _run_to_end(chunks)
+        failure = _run_to_end(chunks)
+        error = None
+        if failure is not None:
+            error = RunError(failure.stage_id, failure.cause.code, failure.cause.message)
         output = measured_stages[-1].build_output() if error is None else None
         stages = [stage_run.build_result() for stage_run in measured_stages if stage_run.has_started]
         result = RunResult(self.pipeline.name, input_name, output, stages, error)
-        return RunOutcome(result, [(stage_run.id, stage_run.chunks) for stage_run in measured_stages])
+        stage_chunks = [(stage_run.id, stage_run.chunks) for stage_run in measured_stages]
+        return RunOutcome(result, stage_chunks, failure is not None and _is_outage(failure.cause))
 
 
-def _run_to_end(chunks: Iterator[StageChunk]) -> RunError | None:
+def _is_outage(error: SvcError) -> bool:
+    """Return whether the gateway, or a provider that was called directly, could not be reached."""
+    return any(isinstance(cause, GatewayFailed) and cause.is_outage for cause in (error, error.__cause__))
+
+
+def _run_to_end(chunks: Iterator[StageChunk]) -> StageError | None:
     try:
         for _ in chunks:
             pass
     except StageError as error:
-        return RunError(error.stage_id, error.cause.code, error.cause.message)
+        return error
     return None
 
 

@@ -13,10 +13,13 @@ import pytest
 from tests.fakes import openai_wire
 from tests.fakes.anthropic_wire import AnthropicWire
 from tests.fakes.provider import FakeProvider
-from tests.fakes.script import Script, answer, fin, sse, stall
+from tests.fakes.script import Script, answer, fin, reset, sse, stall
 from tests.unit.pipeline.conftest import install_bundle, result, run
 
 from svc.cli import main
+from svc.client import retry
+from svc.pipeline import batch
+from svc.resilience import Backoff
 from svc.speech.synthesis.sentences import split_sentences
 
 ONE = "name: one\nstages:\n  - {id: ask, target: integration, provider: openai, model: gpt-4o-mini}\n"
@@ -317,6 +320,23 @@ def test_resume_after_sigkill_repeats_no_completed_input(gateway: FakeProvider) 
     assert len(gateway.requests) == 8 - 3
     assert [json.loads(line)["input"] for line in Path("out.jsonl").read_text().splitlines()] == [*"01234567"]
     assert sorted(path.name for path in Path().glob("out*")) == ["out.jsonl"]
+
+
+def test_run_many_inputs_wait_for_gateway_that_was_reached(
+    gateway: FakeProvider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(batch, "OUTAGE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "SDK_BACKOFF", Backoff(0.001, 0.001))
+    attempts = 3  # the SDK makes them for one call
+    gateway.plays(sse(openai_wire.stream()), *[reset()] * (attempts + 1), sse(openai_wire.stream()))
+    assert run(ONE, "--input", "a", "--input", "b", "--input", "c", "--jobs", "1") == 0
+    output = capsys.readouterr()
+    assert [json.loads(line)["error"] for line in output.out.splitlines()] == [None] * 3
+    assert output.err == "svc: The gateway cannot be reached. Inputs wait for it, up to 60 s.\n"
+    gateway.forget()
+    gateway.plays(*[reset()] * 9)
+    assert run(ONE, "--input", "a", "--input", "b", "--jobs", "1") == 1
+    assert len(gateway.requests) == 5, "a gateway that was never reached is not waited for"
 
 
 def test_input_list_has_byte_order_mark_and_line_separators(
