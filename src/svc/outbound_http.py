@@ -12,6 +12,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -26,6 +27,7 @@ HTTP_ERRORS = (httpx2.RequestError, httpx2.InvalidURL, httpx2.StreamError, Unico
 _ERRNO_PREFIX = re.compile(r"^\[Errno -?\d+\] ")
 _ASYNCIO_CONNECT_FAILURE = re.compile(r"\[Errno (\d+)\] Connect call failed ")
 """The error of asyncio has the address as a tuple, and for a name with several addresses all of them."""
+_CERTIFICATE_TIME = re.compile("certificate (?:is not yet valid|has expired)")
 
 
 def describe_http_error(error: BaseException, proxy: str | None = None) -> str:
@@ -38,12 +40,14 @@ def describe_http_error(error: BaseException, proxy: str | None = None) -> str:
     if isinstance(error, httpx2.ProxyError):
         return f"the proxy refused the connection: {reason}"
     is_unreachable = refused or isinstance(error, (httpx2.ConnectError, ConnectionRefusedError, socket.gaierror))
-    if proxy is not None and is_unreachable and not _is_tls_error(error):
+    if _CERTIFICATE_TIME.search(reason):
+        reason = f"{reason}; the clock of this machine says {datetime.now(UTC):%Y-%m-%d}"
+    if proxy is not None and is_unreachable and not is_tls_error(error):
         return f"the proxy at {urlsplit(proxy).netloc.rpartition('@')[2]} cannot be reached: {reason}"
     return reason
 
 
-def _is_tls_error(error: BaseException | None) -> bool:
+def is_tls_error(error: BaseException | None) -> bool:
     """Return whether TLS failed, which may be that of the server behind the proxy."""
     while error is not None and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__

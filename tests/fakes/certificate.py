@@ -12,8 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def certificate(folder: Path, name: str, *, feigned: x509.Name | None = None) -> Path:
-    """Write a self-signed certificate and its key to one file. `feigned` is an issuer that it names falsely."""
+def certificate(folder: Path, name: str, *, feigned: x509.Name | None = None, valid_days: int = 1) -> Path:
+    """Write a self-signed certificate and its key to one file. `feigned` is an issuer that it names falsely.
+
+    It is valid from a year before to `valid_days` from now, which may be negative for an expired one.
+    """
     key = signer = ec.generate_private_key(ec.SECP256R1())
     if feigned is not None:
         signer = ec.generate_private_key(ec.SECP256R1())
@@ -21,8 +24,8 @@ def certificate(folder: Path, name: str, *, feigned: x509.Name | None = None) ->
     now = datetime.datetime.now(datetime.UTC)
     made = (
         x509.CertificateBuilder(feigned or subject, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=365))
+        .not_valid_after(now + datetime.timedelta(days=valid_days))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         .sign(signer, hashes.SHA256())
     )

@@ -38,6 +38,7 @@ from svc.outbound_http import (
     create_tls_context,
     describe_http_error,
     find_environment_proxy,
+    is_tls_error,
 )
 from svc.wire.bundle import BundleEntry
 
@@ -190,7 +191,7 @@ class RegistryClient:
             raise RegistryFailed(f"{self.url} redirects too often.") from error
         except HTTP_ERRORS as error:
             proxy = find_environment_proxy(str(request.url))
-            is_own_failure = isinstance(error, httpx2.ConnectError) and proxy is None
+            is_own_failure = isinstance(error, httpx2.ConnectError) and proxy is None and not is_tls_error(error)
             hint = " Check its address, and whether it runs." if is_own_failure else ""
             raise RegistryUnreachable(
                 f"The registry {self.url} cannot be reached: {describe_http_error(error, proxy)}.{hint}"

@@ -1,9 +1,11 @@
 """The registry client with hostile servers: it raises the project's errors and uses bounded memory."""
 
 import contextlib
+import datetime
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -263,6 +265,18 @@ def test_registry_unreachable_error_says_what_to_check():
         RegistryClient(url).fetch_index()
     expected = f"The registry {url} cannot be reached: Connection refused. Check its address, and whether it runs."
     assert caught.value.message == expected
+
+
+def test_registry_with_expired_certificate_names_the_clock(serve, tmp_path, monkeypatch):
+    file = certificate(tmp_path, "localhost", valid_days=-1)
+    server = serve(lambda request: Answer(body=b"{}"), context(file), "localhost")
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    today = datetime.datetime.now(datetime.UTC).date()
+    with pytest.raises(RegistryUnreachable, match="certificate has expired") as caught:
+        RegistryClient(server.url).fetch_index()
+    found = re.search(r"; the clock of this machine says (\d{4}-\d\d-\d\d)\.$", caught.value.message)
+    assert found, caught.value.message
+    assert abs(datetime.date.fromisoformat(found[1]) - today).days <= 1
 
 
 def test_registry_unreachable_proxy_is_named(serve, monkeypatch):
