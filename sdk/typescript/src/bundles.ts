@@ -4,7 +4,7 @@
  * An exact version that is stored needs no network. Without a reachable registry, the newest stored version is used.
  */
 
-import { BundleNotFound, InvalidBundle, RegistryFailed, RegistryUnreachable, SvcError, UsageError } from "./errors.js";
+import { BundleNotFound, InsufficientStorage, InvalidBundle, RegistryFailed, RegistryUnreachable, SvcError, UsageError } from "./errors.js";
 import { environmentVariables, nodeModule } from "./environment.js";
 import type { HttpSession, RequestOptions } from "./http.js";
 import { checkName, parseReference, selectEntry, type BundleEntry } from "./reference.js";
@@ -195,6 +195,9 @@ async function download(entry: BundleEntry, registry: HttpSession, storage: Bund
 /** The files of downloads that are running. */
 const activeDownloads = new Set<string>();
 
+/** Node and React Native have the number of the error in its message. */
+const DISK_FULL = /ENOSPC|EDQUOT|No space left/i;
+
 /** The file of a download. It stays open while bytes arrive, where the storage can do that. */
 class PartialFile {
   private writer: BundleWriter | undefined;
@@ -213,7 +216,13 @@ class PartialFile {
 
   async append(bytes: Uint8Array): Promise<void> {
     await this.open();
-    await (this.writer ?? { append: (part: Uint8Array) => this.storage.append(this.name, part) }).append(bytes);
+    try {
+      await (this.writer ?? { append: (part: Uint8Array) => this.storage.append(this.name, part) }).append(bytes);
+    } catch (cause) {
+      const { name, message } = cause as Partial<Error>;
+      if (name !== "QuotaExceededError" && !DISK_FULL.test(message ?? "")) throw cause;
+      throw new InsufficientStorage("The disk is full. The bytes received so far are kept.", { cause });
+    }
   }
 
   async close(): Promise<void> {
@@ -239,6 +248,11 @@ async function receive(
   if (received > entry.size_bytes) {
     await file.remove();
     received = 0;
+  }
+  const free = await storage.freeBytes?.();
+  const missing = entry.size_bytes - received;
+  if (free !== undefined && missing > free) {
+    throw new InsufficientStorage(`The disk has ${free} bytes free, and ${keyOf(entry)} needs ${missing} more.`);
   }
   let hash = await hashFile(storage, file.name, received);
   for (let failures = 0; received < entry.size_bytes;) {

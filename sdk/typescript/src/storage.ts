@@ -26,6 +26,8 @@ export interface BundleStorage {
   rename: (from: string, to: string) => Promise<void>;
   /** Remove a file, if there is one. */
   remove: (name: string) => Promise<void>;
+  /** Return the free space, or undefined if it is unknown. A download that needs more is refused before it starts. */
+  freeBytes?: () => Promise<number | undefined>;
   /** Return the path of a file, for programs that open it themselves. */
   path?: (name: string) => string;
 }
@@ -43,6 +45,7 @@ interface NodeFiles {
   mkdir(path: string, options: { recursive: true }): Promise<unknown>;
   rename(from: string, to: string): Promise<void>;
   rm(path: string, options: { force: true }): Promise<void>;
+  statfs?(path: string): Promise<{ blocks: number; bavail: number; bsize: number }>;
 }
 
 /** Keep bundles in a folder. Only Node has it. */
@@ -90,6 +93,11 @@ export function nodeStorage(folder: string): BundleStorage {
     async append(name, bytes) {
       await makeParent(name);
       await files.appendFile(path(name), bytes);
+    },
+    async freeBytes() {
+      await files.mkdir(folder, { recursive: true });
+      const disk = await files.statfs?.(folder);
+      return disk?.blocks ? disk.bavail * disk.bsize : undefined; // some network file systems have no numbers
     },
     async rename(from, to) {
       await makeParent(to);

@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { BundleNotFound, Client, InvalidBundle, InvalidRequest, PipelineFailed, RegistryUnreachable, UsageError, nodeStorage, registerRunner } from "@svc/client";
+import { BundleNotFound, Client, InsufficientStorage, InvalidBundle, InvalidRequest, PipelineFailed, RegistryUnreachable, UsageError, nodeStorage, registerRunner } from "@svc/client";
 import { parseYaml, Sha256 } from "../build/internals.js";
 import { client, play, received, skip } from "./gateway.mjs";
 
@@ -75,6 +75,31 @@ test("bundle continues a download that was cut, and one of an earlier call", { s
   const again = cutting(Infinity);
   await new Client({ registryUrl, fetch: again.send }).bundle("toy@1.1.0", { storage });
   assert.match(again.ranges[0], /^bytes=[1-9]\d*-$/);
+});
+
+test("a full disk is an InsufficientStorage, and the bytes so far are kept", { skip }, async () => {
+  const storage = fresh();
+  let room = 1_000_000;
+  const small = {
+    ...storage,
+    freeBytes: undefined,
+    append: async (name, bytes) => {
+      await storage.append(name, bytes.subarray(0, room));
+      room -= bytes.length;
+      if (room < 0) throw Object.assign(new Error("ENOSPC: no space left on device, write"), { code: "ENOSPC" });
+    },
+  };
+  const one = new Client({ registryUrl });
+  await assert.rejects(one.bundle("toy@1.0.0", { storage: small }), InsufficientStorage);
+  const quota = { ...storage, append: () => Promise.reject(new DOMException("full", "QuotaExceededError")) };
+  await assert.rejects(one.bundle("toy@1.0.0", { storage: quota }), InsufficientStorage);
+  let requests = 0;
+  const counted = new Client({ registryUrl, fetch: (url, init) => ((requests += String(url).endsWith(".xyb")), fetch(url, init)) });
+  await assert.rejects(counted.bundle("toy@1.0.0", { storage: { ...storage, freeBytes: async () => 1000 } }), /has 1000 bytes free/);
+  assert.equal(requests, 0);
+  const { send, ranges } = cutting(10_000_000);
+  await new Client({ registryUrl, fetch: send }).bundle("toy@1.0.0", { storage });
+  assert.deepEqual(ranges, ["bytes=1000000-"]);
 });
 
 test("a storage with openWriter keeps the file of a download open", { skip }, async () => {
