@@ -23,11 +23,11 @@ def spoken_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("microphone") / "spoken.wav"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(spoken_file: Path) -> Iterator[Browser]:
     """Start a browser without a window, whose microphone is a file.
 
-    Playwright runs an event loop in this thread until it stops, and tests of other modules run their own.
+    Playwright runs an event loop in this thread until it stops, and tests of other folders run their own.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
