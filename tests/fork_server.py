@@ -153,17 +153,37 @@ def start_with_pipes(arguments: Sequence[str], environment: Mapping[str, str], c
     return process
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run `svc` until it exits. Raises TimeoutExpired after a minute."""
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, *, timeout: float = RUN_TIMEOUT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """Run `svc` until it exits. Raises TimeoutExpired after `timeout` seconds."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as err:
         process = start(arguments, environment, cwd, stdout=out, stderr=err)
         try:
-            status = process.wait(RUN_TIMEOUT_SECONDS)
+            status = process.wait(timeout)
         finally:
             process.kill()
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(list(arguments), status, out.read(), err.read())
+
+
+def run_command(
+    arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, *, timeout: float = RUN_TIMEOUT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """Run `svc` until it exits: in a fork, or as a program if a fork cannot have this environment."""
+    if can_start(environment):
+        return run(arguments, environment, cwd, timeout=timeout)
+    return subprocess.run(
+        [sys.executable, "-m", "svc", *arguments],
+        env=environment,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 def can_start(environment: Mapping[str, str]) -> bool:

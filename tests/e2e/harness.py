@@ -49,12 +49,7 @@ def provider_environment(fakes: Mapping[str, FakeProvider]) -> dict[str, str]:
 
 def run(*arguments: str, home: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command that is expected to exit by itself."""
-    environ = environment(home, env)
-    if fork_server.can_start(environ):
-        return fork_server.run(arguments, environ, home)
-    return subprocess.run(
-        [SVC, *arguments], env=environ, cwd=home, capture_output=True, text=True, timeout=60, check=False
-    )
+    return fork_server.run_command(arguments, environment(home, env), home)
 
 
 class Gateway:

@@ -50,11 +50,12 @@ class Up:
         return output
 
     def chat(self, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        if text is None:
+            return run("chat", *arguments, home=self.home, env=self.env)
         return subprocess.run(
             [SVC, "chat", *arguments],
             env=environment(self.home, self.env),
             input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
             capture_output=True,
             text=True,
             timeout=60,

@@ -3,15 +3,16 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests import fork_server
 
 
 def run_svc(home: Path, *arguments: str) -> Any:
     environ = {**os.environ, "SVC_HOME": str(home)}
-    result = subprocess.run([sys.executable, "-m", "svc", *arguments], env=environ, capture_output=True, check=True)
+    result = fork_server.run_command(arguments, environ, Path.cwd())
+    result.check_returncode()
     return json.loads(result.stdout)
 
 

@@ -24,6 +24,7 @@ import soundfile
 from svc.client.aio import AsyncClient
 from svc.client.client import Client
 from svc.errors import GatewayFailed, InvalidRequest
+from tests import fork_server
 from tests.processes import environment_of
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway, run_gateway
@@ -286,6 +287,8 @@ def speak(*arguments: str, cwd: Path, stdin: str = "", **environ: str) -> subpro
     """Run `svc speak` with a home that has no gateway."""
     own = {"SVC_HOME": str(cwd / "home"), "SVC_API_KEY": KEY}
     variables = {**os.environ, **own, **environ}
+    if not stdin:
+        return fork_server.run_command(["speak", *arguments], variables, cwd)
     command = [sys.executable, "-m", "svc", "speak", *arguments]
     return subprocess.run(
         command, input=stdin, env=variables, cwd=cwd, capture_output=True, text=True, timeout=60, check=False

@@ -14,12 +14,16 @@ import pytest
 import soundfile
 import soxr
 
+from tests import fork_server
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway
 
 
 def svc(gateway: Gateway, *arguments: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
     variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY, **environ}
+    if not stdin:
+        done = fork_server.run_command(["transcribe", *arguments], variables, Path.cwd())
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.encode(), done.stderr.encode())
     command = [sys.executable, "-m", "svc", "transcribe", *arguments]
     return subprocess.run(command, input=stdin, env=variables, capture_output=True, timeout=60, check=False)
 

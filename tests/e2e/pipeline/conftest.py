@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests import fork_server
 from tests.e2e.harness import KEY, SVC, Gateway, environment
 from tests.speech import material
 
@@ -36,9 +37,7 @@ class Machine(msgspec.Struct):
 
     def run(self, name: str, *arguments: str, status: int = 0) -> str:
         """Run `svc …` there and return its standard output."""
-        done = subprocess.run(
-            [SVC, *arguments], env=self.environ(name), cwd=self.home, capture_output=True, text=True, timeout=110
-        )
+        done = fork_server.run_command(arguments, self.environ(name), self.home, timeout=110)
         assert done.returncode == status, done.stderr
         return done.stdout
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fork_server
 
 from svc.settings import FileSettings, GatewaySettings
 
@@ -39,15 +39,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def svc_config(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "svc", "config", *arguments],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "SVC_HOME": str(folder), "ZONE": "zone.example", **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    own = {"PATH": os.environ["PATH"], "SVC_HOME": str(folder), "ZONE": "zone.example"}
+    return fork_server.run_command(["config", *arguments], {**own, **environ}, folder)
 
 
 def check(folder: Path, **environ: str) -> tuple[int, dict[str, Any]]:

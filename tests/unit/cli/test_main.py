@@ -12,6 +12,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 import svc
 import svc.cli
@@ -21,9 +22,7 @@ TOP = Path(__file__).parents[3]
 
 
 def command(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "svc", *args], capture_output=True, text=True, timeout=60, env={**os.environ, **environ}
-    )
+    return fork_server.run_command(args, {**os.environ, **environ}, Path.cwd())
 
 
 @pytest.mark.parametrize("option", ["-V", "--version"])
