@@ -79,7 +79,7 @@ def test_check_remote_gateway_skips_name_validation(
 
 
 @pytest.mark.parametrize("key", [None, "sk-1"])
-def test_check_alias_passes(
+def test_check_alias_of_a_model_of_the_provider_passes_and_of_another_exits_2(
     key: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if key:

@@ -50,8 +50,8 @@ AdmissionCallback = Callable[[Reservation | SvcError], None]
 RedisOutcome = RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable
 
 
-class _PendingAdmission:
-    """A request that waits for Redis or the database.
+class _Admission:
+    """What a request needs of the limits of its key, and the callback for the decision.
 
     `is_decided` is true after the reply of Redis, or once Redis was too slow. A late reply then belongs to
     `reservation`, if there is one.
@@ -160,44 +160,31 @@ class RateLimiter:
 
         Raises InvalidRequest for a request that can never meet the limits.
         """
-        limits = self._limits_of(key)
+        limits, own_limits = self._limits_of(key), _own_limits(key)
         tokens, cost_nano_usd = estimate_amounts(limits, routing_info, body, backends, self._prices)
-        own_limits = _own_limits(key)
+        admission = _Admission(self, limits, tokens, cost_nano_usd, callback)
         if own_limits is None:
-            self._start_admission(limits, tokens, cost_nano_usd, callback)
+            self._start_admission(admission)
         else:
             own_cost_nano_usd = estimate_amounts(own_limits, routing_info, body, backends, self._prices)[1]
-            self._admit_ephemeral(own_limits, own_cost_nano_usd, limits, tokens, cost_nano_usd, callback)
+            self._admit_ephemeral(own_limits, own_cost_nano_usd, admission)
 
-    def _admit_ephemeral(
-        self,
-        own_limits: KeyLimits,
-        own_cost_nano_usd: int,
-        limits: KeyLimits,
-        tokens: int,
-        cost_nano_usd: int,
-        callback: AdmissionCallback,
-    ) -> None:
+    def _admit_ephemeral(self, own_limits: KeyLimits, own_cost_nano_usd: int, parent: _Admission) -> None:
         """Reserve by the own limits of an ephemeral key, then by those of its parent.
 
         A request that the own limits reject does not count for the parent, whose other keys it must not disturb.
         """
-        on_own = partial(self._admit_parent, limits, tokens, cost_nano_usd, callback)
-        self._start_admission(own_limits, 0, own_cost_nano_usd, on_own)
+        on_own = partial(self._admit_parent, parent)
+        self._start_admission(_Admission(self, own_limits, 0, own_cost_nano_usd, on_own))
 
-    def _admit_parent(
-        self,
-        limits: KeyLimits,
-        tokens: int,
-        cost_nano_usd: int,
-        callback: AdmissionCallback,
-        own: Reservation | SvcError,
-    ) -> None:
+    def _admit_parent(self, parent: _Admission, own: Reservation | SvcError) -> None:
+        limits = parent.limits
         has_parent_limit = limits.requests or limits.tokens or limits.concurrency or limits.budget_nano_usd
         if isinstance(own, SvcError) or not has_parent_limit:
-            callback(own)
+            parent.callback(own)
         else:
-            self._start_admission(limits, tokens, cost_nano_usd, partial(self._on_parent, callback, own))
+            on_parent = partial(self._on_parent, parent.callback, own)
+            self._start_admission(_Admission(self, limits, parent.tokens, parent.cost_nano_usd, on_parent))
 
     def _on_parent(self, callback: AdmissionCallback, own: Reservation, parent: Reservation | SvcError) -> None:
         if isinstance(parent, SvcError):
@@ -206,17 +193,17 @@ class RateLimiter:
         else:
             callback(EphemeralReservation(self._counters, own, parent))
 
-    def _start_admission(self, limits: KeyLimits, tokens: int, cost_nano_usd: int, callback: AdmissionCallback) -> None:
+    def _start_admission(self, admission: _Admission) -> None:
+        limits = admission.limits
         if self._redis_counters is None:
-            outcome = self._counters.reserve_if_spent_known(limits, tokens, cost_nano_usd)
+            outcome = self._counters.reserve_if_spent_known(limits, admission.tokens, admission.cost_nano_usd)
             if outcome is not None:
-                callback(self._build_reservation(limits, tokens, cost_nano_usd, outcome))
+                admission.callback(self._build_reservation(admission, outcome))
                 return
-        pending = _PendingAdmission(self, limits, tokens, cost_nano_usd, callback)
         if self._redis_counters is None or (limits.budget_nano_usd and self._counters.needs_spent(limits)):
-            self._start_task(self._load_spent(pending))
+            self._start_task(self._load_spent(admission))
         else:
-            self._reserve(pending, None)
+            self._reserve(admission, None)
 
     def has_request_limit(self, key: ApiKey) -> bool:
         """Return whether the key has a limit on requests per minute."""
@@ -240,10 +227,11 @@ class RateLimiter:
             if not decision.done():  # the client can disconnect before the reply of Redis
                 decision.set_result(outcome)
 
-        self._reserve(_PendingAdmission(self, limits, 0, 0, on_decision), None)
+        admission = _Admission(self, limits, 0, 0, on_decision)
+        self._reserve(admission, None)
         outcome = await decision
         if isinstance(outcome, LimitsUnavailable):
-            outcome = self._reserve_locally(limits, 0, 0)
+            outcome = self._reserve_locally(admission)
         if isinstance(outcome, SvcError):
             raise outcome
 
@@ -264,11 +252,12 @@ class RateLimiter:
         self._admit_unpriced(key, limits, callback)
 
     def _admit_unpriced(self, key: ApiKey, limits: KeyLimits, callback: AdmissionCallback) -> None:
+        admission = _Admission(self, limits, 0, 0, callback)
         if isinstance(key, EphemeralKey) and key.own_rpm:
             own_limits = KeyLimits(key_id=key.ephemeral_id or "", requests=key.own_rpm, parent_id=key.id)
-            self._admit_ephemeral(own_limits, 0, limits, 0, 0, callback)
+            self._admit_ephemeral(own_limits, 0, admission)
         else:
-            self._reserve(_PendingAdmission(self, limits, 0, 0, callback), None)
+            self._reserve(admission, None)
 
     def _limits_of(self, key: ApiKey) -> KeyLimits:
         """Return the limits of a key, or those of its parent for an ephemeral key."""
@@ -295,24 +284,17 @@ class RateLimiter:
         )
         return limits
 
-    def _reserve_locally(
-        self, limits: KeyLimits, tokens: int, cost_nano_usd: int, *, awaits_redis: bool = False
-    ) -> Reservation | SvcError:
+    def _reserve_locally(self, admission: _Admission, *, awaits_redis: bool = False) -> Reservation | SvcError:
         """Reserve by the counters of this machine."""
-        outcome = self._counters.reserve(limits, tokens, cost_nano_usd)
-        return self._build_reservation(limits, tokens, cost_nano_usd, outcome, awaits_redis=awaits_redis)
+        outcome = self._counters.reserve(admission.limits, admission.tokens, admission.cost_nano_usd)
+        return self._build_reservation(admission, outcome, awaits_redis=awaits_redis)
 
     def _build_reservation(
-        self,
-        limits: KeyLimits,
-        tokens: int,
-        cost_nano_usd: int,
-        outcome: LocalReservation | LimitExceeded,
-        *,
-        awaits_redis: bool = False,
+        self, admission: _Admission, outcome: LocalReservation | LimitExceeded, *, awaits_redis: bool = False
     ) -> Reservation | SvcError:
+        limits = admission.limits
         if not isinstance(outcome, LocalReservation):
-            return build_limit_error(limits, outcome, tokens, cost_nano_usd)
+            return build_limit_error(limits, outcome, admission.tokens, admission.cost_nano_usd)
         lines = format_rate_limit_headers(
             limits, outcome.requests_left, outcome.tokens_left, outcome.reset_seconds, outcome.reset_seconds
         )
@@ -324,76 +306,72 @@ class RateLimiter:
 
     # Redis and database
 
-    def _reserve(self, pending: _PendingAdmission, spent: int | None) -> None:
+    def _reserve(self, admission: _Admission, spent: int | None) -> None:
         """Reserve in Redis, or locally without Redis. `spent` is the spending from the database, if it was queried."""
         redis_counters = self._redis_counters
         if redis_counters is None:
-            pending.callback(self._reserve_locally(pending.limits, pending.tokens, pending.cost_nano_usd))
+            admission.callback(self._reserve_locally(admission))
         else:
             redis_counters.reserve(
-                pending.limits,
-                pending.tokens,
-                pending.cost_nano_usd,
+                admission.limits,
+                admission.tokens,
+                admission.cost_nano_usd,
                 spent,
-                pending.on_redis_outcome,
-                pending.on_redis_slow,
+                admission.on_redis_outcome,
+                admission.on_redis_slow,
             )
 
-    def on_redis_outcome(self, pending: _PendingAdmission, outcome: RedisOutcome) -> None:
+    def on_redis_outcome(self, admission: _Admission, outcome: RedisOutcome) -> None:
         """Handle the reply of Redis."""
-        if pending.is_decided:
-            self._handle_late_outcome(pending, outcome)
+        if admission.is_decided:
+            self._handle_late_outcome(admission, outcome)
             return
-        pending.is_decided = not isinstance(outcome, SpentRequired)
+        admission.is_decided = not isinstance(outcome, SpentRequired)
         if isinstance(outcome, RedisReservation):
-            pending.callback(self._mirror_reservation(pending, outcome))
+            admission.callback(self._mirror_reservation(admission, outcome))
         elif isinstance(outcome, LimitExceeded):
-            pending.callback(build_limit_error(pending.limits, outcome, pending.tokens, pending.cost_nano_usd))
+            admission.callback(build_limit_error(admission.limits, outcome, admission.tokens, admission.cost_nano_usd))
         elif isinstance(outcome, SpentRequired):
-            self._start_task(self._load_spent(pending))
+            self._start_task(self._load_spent(admission))
         else:
-            self._decide_without_redis(pending, awaits_redis=False)
+            self._decide_without_redis(admission, awaits_redis=False)
 
-    def on_redis_slow(self, pending: _PendingAdmission) -> None:
+    def on_redis_slow(self, admission: _Admission) -> None:
         """Decide without the reply of Redis. Redis still counts the request."""
-        if not pending.is_decided:
-            pending.is_decided = True
-            self._decide_without_redis(pending, awaits_redis=True)
+        if not admission.is_decided:
+            admission.is_decided = True
+            self._decide_without_redis(admission, awaits_redis=True)
 
-    def _decide_without_redis(self, pending: _PendingAdmission, *, awaits_redis: bool) -> None:
+    def _decide_without_redis(self, admission: _Admission, *, awaits_redis: bool) -> None:
         if self._refuses_without_redis:
-            pending.callback(LimitsUnavailable("The limits of this API key cannot be checked at the moment."))
+            admission.callback(LimitsUnavailable("The limits of this API key cannot be checked at the moment."))
             return
-        outcome = self._reserve_locally(
-            pending.limits, pending.tokens, pending.cost_nano_usd, awaits_redis=awaits_redis
-        )
+        outcome = self._reserve_locally(admission, awaits_redis=awaits_redis)
         if awaits_redis and isinstance(outcome, MirroredReservation):
-            pending.reservation = outcome
-        pending.callback(outcome)
+            admission.reservation = outcome
+        admission.callback(outcome)
 
-    def _handle_late_outcome(self, pending: _PendingAdmission, outcome: RedisOutcome) -> None:
+    def _handle_late_outcome(self, admission: _Admission, outcome: RedisOutcome) -> None:
         """Give a late reservation to its request, or release it if the request was rejected."""
         redis_reservation = outcome if isinstance(outcome, RedisReservation) else None
-        if pending.reservation is not None:
-            pending.reservation.set_outcome(redis_reservation)
+        if admission.reservation is not None:
+            admission.reservation.set_outcome(redis_reservation)
         elif redis_reservation is not None and self._redis_counters is not None:
             self._redis_counters.commit(redis_reservation, 0, 0)
 
-    def _mirror_reservation(
-        self, pending: _PendingAdmission, redis_reservation: RedisReservation
-    ) -> Reservation | SvcError:
+    def _mirror_reservation(self, admission: _Admission, redis_reservation: RedisReservation) -> Reservation | SvcError:
         """Reserve locally after Redis. Both decide while Redis may lack counts of the last minute."""
-        limits, redis_counters = pending.limits, self._redis_counters
+        limits, redis_counters = admission.limits, self._redis_counters
         assert redis_counters is not None
         if limits.budget_nano_usd and redis_counters.begin_comparison(limits.key_id):
             assert self._budget_comparison is not None
             self._budget_comparison.add(limits)
         local_reservation = self._counters.reserve(
-            limits, pending.tokens, pending.cost_nano_usd, force=redis_reservation.has_full_window
+            limits, admission.tokens, admission.cost_nano_usd, force=redis_reservation.has_full_window
         )
         if isinstance(local_reservation, LimitExceeded):
             redis_counters.commit(redis_reservation, 0, 0)
-            return build_limit_error(limits, local_reservation, pending.tokens, pending.cost_nano_usd)
+            return build_limit_error(limits, local_reservation, admission.tokens, admission.cost_nano_usd)
         lines = format_rate_limit_headers(
             limits,
             redis_reservation.requests_left,
@@ -410,14 +388,14 @@ class RateLimiter:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load_spent(self, pending: _PendingAdmission) -> None:
+    async def _load_spent(self, admission: _Admission) -> None:
         """Load the spending of a key from the database, then reserve."""
-        limits = pending.limits
+        limits = admission.limits
         spent = await self._spent_query.run(limits)
         if spent != SPENT_UNAVAILABLE:
             self._counters.set_spent(limits, spent)
             spent = max(spent, self._counters.get_spent_nano_usd(limits))  # the database lacks the most recent entries
-        self._reserve(pending, spent)
+        self._reserve(admission, spent)
 
     def start(self) -> None:
         """Start the Redis counters, if there are any."""

@@ -42,7 +42,7 @@ def entry_of(cost_usd: float | None, *tokens: int | None) -> LedgerEntry:
     ],
     ids=["plain", "cache", "tier", "another price", "unknown", "free"],
 )
-def test_cost_formula(entry: LedgerEntry, formula: str | None) -> None:
+def test_cost_formula_has_each_count_times_its_price_or_is_none(entry: LedgerEntry, formula: str | None) -> None:
     assert format_cost_formula(explain_entry_cost(entry, PRICE)) == formula
     if formula is not None:
         assert entry.cost_usd == pytest.approx(eval(formula.replace("x", "*")))
