@@ -20,15 +20,9 @@ import pytest
 
 from svc.cli import main
 from svc.keys.usage_series import parse_series_request
+from svc.stores.budget_period import budget_period_start
 from svc.stores.database import journal_lines
-from svc.stores.database.base import (
-    AttemptDetail,
-    Database,
-    LedgerEntry,
-    StoredKey,
-    StoreUnavailable,
-    budget_period_start,
-)
+from svc.stores.database.base import AttemptDetail, Database, LedgerEntry, StoredKey, StoreUnavailable
 from svc.stores.database.factory import open_database
 from svc.stores.database.migrations import latest_schema_version
 from svc.stores.database.postgres import PostgresDatabase

@@ -18,7 +18,8 @@ from msgspec import UNSET, UnsetType
 
 from svc.errors import InvalidRequest, NotFound
 from svc.security import generate_secret, hash_secret
-from svc.stores.database.base import BudgetPeriod, Database, StoredKey, budget_period_start
+from svc.stores.budget_period import BudgetPeriod, budget_period_start
+from svc.stores.database.base import Database, StoredKey
 from svc.wire.form import Form, parse_form
 from svc.wire.key import SCOPES, Scope
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from svc.stores.database.base import BudgetPeriod
+from svc.stores.budget_period import BudgetPeriod
 
 
 class KeyLimitUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from typing import Final
 from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest, RateLimited
 from svc.gateway.accounting.cost import NANO_USD_PER_USD
+from svc.stores.budget_period import budget_period_end
 from svc.stores.counters.base import LimitExceeded
 from svc.stores.counters.key_limits import KeyLimits
-from svc.stores.database.base import budget_period_end
 from svc.wire.limit_state import LimitState
 from svc.wire.usage import format_usd
 

@@ -31,12 +31,13 @@ from svc.gateway.limits.reserved_amounts import estimate_amounts
 from svc.gateway.limits.spent_query import SpentQuery
 from svc.gateway.routing.backends import Backend
 from svc.settings import LimitSettings
+from svc.stores.budget_period import budget_period_start
 from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.local import LocalCounters, LocalReservation
 from svc.stores.counters.redis import SPENT_UNAVAILABLE, RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
-from svc.stores.database.base import StoreUnavailable, budget_period_start
+from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey, EphemeralKey
 

@@ -9,9 +9,9 @@ from svc.gateway.limits.rate_limiter import RateLimiter
 from svc.keys.lifecycle import ShownKey
 from svc.keys.limit_usage import KeyLimitUsage
 from svc.settings import LimitSettings
+from svc.stores.budget_period import budget_period_start
 from svc.stores.counters.base import LimitUsage
 from svc.stores.counters.key_limits import KeyLimits
-from svc.stores.database.base import budget_period_start
 
 
 async def current_key_usage(

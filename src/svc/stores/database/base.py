@@ -6,20 +6,18 @@ A Database is blocking. In an event loop, call each instance from its own thread
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 import msgspec
 
 from svc.errors import SvcError
+from svc.stores.budget_period import BudgetPeriod
 from svc.stores.database.entry_filter import EntryFilter, EntryPosition, SearchLimits
 from svc.stores.database.segment import JournalSegment
 from svc.stores.database.series import SeriesQuery, UsageSeries
 from svc.wire.stored_response import StoredItem, StoredResponse
 
-BudgetPeriod = Literal["day", "month", "total"]
 GroupBy = Literal["key", "model", "provider", "tag", "day"]
 
 
@@ -381,23 +379,3 @@ class Database(Protocol):
 
         In a partitioned database, deletes those older than the month of `before`. Dropped months are not counted.
         """
-
-
-def budget_period_start(period: str | None, now: float | None = None) -> float:
-    """Return the start (Unix seconds, UTC) of the budget period that contains `now`. 0 for the total."""
-    now = time.time() if now is None else now
-    if period == "day":
-        return now - now % 86_400
-    if period == "month":
-        month_start = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        return month_start.timestamp()
-    return 0.0
-
-
-def budget_period_end(period: str | None, start: float) -> float:
-    """Return the end (Unix seconds) of the budget period that began at `start`. Infinity for the total."""
-    if period == "day":
-        return start + 86_400
-    if period == "month":
-        return budget_period_start("month", start + 32 * 86_400)
-    return math.inf

@@ -10,9 +10,9 @@ import pytest
 from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest
 from svc.gateway.limits.limit_errors import LimitReached, build_limit_error, check_fits_limits
+from svc.stores.budget_period import budget_period_end, budget_period_start
 from svc.stores.counters.base import LimitExceeded
 from svc.stores.counters.key_limits import KeyLimits
-from svc.stores.database.base import budget_period_end, budget_period_start
 
 DAY = 86_400.0
 
