@@ -312,13 +312,34 @@ class Exchange(RetryOwner):
     def on_failure(self, error: SvcError) -> None:
         self._send_error(error)
 
+    def on_response(self, response: EncodedResponse, now: float) -> None:
+        if response.native_id:
+            self._remember_origin(response.native_id)
+        if self._body.is_stored:
+            self._store_response(response.body, lambda: self._send_response(response, now))
+        else:
+            self._send_response(response, now)
+
+    def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
+        if not self._has_started_stream and transform.native_id:
+            self._remember_origin(transform.native_id)
+        self._start_stream(transform.content_type)
+        attempt.sink = self._sink
+        if not transform.has_ended:
+            self._sink.write(chunk, False)
+        elif self._body.is_stored:
+            self._store_response(transform.final_response, lambda: self._end_stream(chunk, transform))
+        else:
+            self._end_stream(chunk, transform)
+
     def on_intermediate_chunk(self, chunk: bytes) -> None:
         self._start_stream()
         if chunk:
             self._sink.write(chunk, False)
 
+    # ReplayOwner, together with `on_intermediate_chunk`
+
     def on_replay_end(self, data: bytes, error: SvcError | None) -> None:
-        """Handle the end of a cached response (`ReplayOwner`)."""
         if error is not None:
             self._record_outcome("cut", 200, None)
             self._downstream.write(self._endpoint.encode_stream_error(error), True)
@@ -334,6 +355,8 @@ class Exchange(RetryOwner):
             self._downstream.send_response(200, self._build_headers(), data)
         self._finish()
 
+    # the response
+
     def _start_stream(self, content_type: str = EVENT_STREAM_CONTENT_TYPE) -> None:
         """Send the head of the stream, unless it was sent before."""
         if not self._has_started_stream:
@@ -347,13 +370,36 @@ class Exchange(RetryOwner):
     def _report_first_byte(self) -> None:
         self._context.observers.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
 
-    def on_response(self, response: EncodedResponse, now: float) -> None:
-        if response.native_id:
-            self._remember_origin(response.native_id)
-        if self._body.is_stored:
-            self._store_response(response.body, lambda: self._send_response(response, now))
+    def _send_response(self, response: EncodedResponse, now: float) -> None:
+        self._first_byte_at = now
+        if self._context.observers.on_first_byte:
+            self._report_first_byte()
+        if self._content is not None:
+            self._content.append(response.body)
+        self._record_outcome("ok", 200, response.usage)
+        if self._recorder is not None and not response.headers:  # the cache does not keep headers
+            self._recorder.append(response.body)
+            self._cache_response(self._recorder)
+        self._downstream.send_response(200, self._build_headers() + response.headers, response.body)
+        self._finish()
+
+    def _end_stream(self, chunk: bytes, transform: StreamTransform) -> None:
+        if self._content is not None:
+            self._content.append(chunk)
+        self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)
+        if transform.error is not None and not transform.can_encode_errors:
+            self._downstream.abort_stream()
         else:
-            self._send_response(response, now)
+            self._sink.write(chunk, True)
+        if self._recorder is not None and transform.error is None and transform.finish_reason is not None:
+            self._cache_response(self._recorder)
+        self._finish()
+
+    def _cache_response(self, recorder: ResponseRecorder) -> None:
+        """Cache a complete response, unless several backends produced it."""
+        source = self._response_source
+        if source is not None and source.backend is not None and not source.resume_count:
+            recorder.finish(source.backend, source.dropped_fields)
 
     def _store_response(self, response: bytes, on_done: Callable[[], None]) -> None:
         """Store a response, then call `on_done`, also if the store fails: the client has paid for the response."""
@@ -384,49 +430,6 @@ class Exchange(RetryOwner):
     @property
     def _state(self) -> StateReference | None:
         return self._routing_info.state if self._routing_info is not None else None
-
-    def _send_response(self, response: EncodedResponse, now: float) -> None:
-        self._first_byte_at = now
-        if self._context.observers.on_first_byte:
-            self._report_first_byte()
-        if self._content is not None:
-            self._content.append(response.body)
-        self._record_outcome("ok", 200, response.usage)
-        if self._recorder is not None and not response.headers:  # the cache does not keep headers
-            self._recorder.append(response.body)
-            self._cache_response(self._recorder)
-        self._downstream.send_response(200, self._build_headers() + response.headers, response.body)
-        self._finish()
-
-    def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
-        if not self._has_started_stream and transform.native_id:
-            self._remember_origin(transform.native_id)
-        self._start_stream(transform.content_type)
-        attempt.sink = self._sink
-        if not transform.has_ended:
-            self._sink.write(chunk, False)
-        elif self._body.is_stored:
-            self._store_response(transform.final_response, lambda: self._end_stream(chunk, transform))
-        else:
-            self._end_stream(chunk, transform)
-
-    def _end_stream(self, chunk: bytes, transform: StreamTransform) -> None:
-        if self._content is not None:
-            self._content.append(chunk)
-        self._record_outcome("cut" if transform.error else "ok", 200, transform.usage, transform.error)
-        if transform.error is not None and not transform.can_encode_errors:
-            self._downstream.abort_stream()
-        else:
-            self._sink.write(chunk, True)
-        if self._recorder is not None and transform.error is None and transform.finish_reason is not None:
-            self._cache_response(self._recorder)
-        self._finish()
-
-    def _cache_response(self, recorder: ResponseRecorder) -> None:
-        """Cache a complete response, unless several backends produced it."""
-        source = self._response_source
-        if source is not None and source.backend is not None and not source.resume_count:
-            recorder.finish(source.backend, source.dropped_fields)
 
     # ending
 
