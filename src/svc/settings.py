@@ -296,7 +296,7 @@ class LocalModelSettings(_SettingsTable, frozen=True):
     gpu_layers: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
     """Layers that run on the GPU. `0` uses the CPU alone. Without it, as many as fit."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=512)] | None = None
-    """Threads of the CPU. Without it, all cores but one, and at most 8."""
+    """Threads of the CPU. Without it, all cores but one, and at most 8. A CPU quota counts as that many cores."""
     parallel: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
     """Requests that run at the same time. More requests wait. Without it 4."""
 
@@ -314,7 +314,7 @@ class LocalSettings(_SettingsTable, frozen=True):
     """Memory of all loaded models together, such as `"4GiB"`. Each of several workers has an equal part.
 
     If a model does not fit, the least recently used one that is idle is unloaded. Without this setting, three quarters
-    of the machine's memory.
+    of the memory of the machine, container or systemd unit.
     """
     idle_timeout: Seconds = 900
     """Seconds without a request after which a model is unloaded. `0` means never."""

@@ -15,13 +15,13 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from svc.errors import CommandFailed, ProviderFailed, SvcError
+from svc.gateway.local_model.cgroup_limits import read_memory_limit
 from svc.gateway.local_model.supervisor import (
     DEFAULT_LOCAL_MAX_TOKENS,
     LOCAL_MODEL_SLOTS,
@@ -41,7 +41,6 @@ LocalModelState = Literal["unloaded", "loading", "loaded", "failed"]
 DEFAULT_MEMORY_SHARE = 0.75
 FALLBACK_MEMORY_BYTES = 4 << 30
 """Assumed memory of a machine that does not report it. Models get DEFAULT_MEMORY_SHARE of it."""
-CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FAILURE_PAUSE_SECONDS = 5.0
 """Seconds after a failed load in which requests get its error without another load."""
 MAX_RESTART_WAIT_SECONDS = 5.0
@@ -391,6 +390,6 @@ def _default_memory_bytes() -> int:
     limits = []
     with contextlib.suppress(OSError, ValueError, AttributeError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    with contextlib.suppress(OSError, ValueError):
-        limits.append(int(CGROUP_MEMORY_LIMIT.read_text()))
+    if (container_limit := read_memory_limit()) is not None:
+        limits.append(container_limit)
     return int(min(limits, default=FALLBACK_MEMORY_BYTES) * DEFAULT_MEMORY_SHARE)

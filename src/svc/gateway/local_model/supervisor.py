@@ -24,6 +24,7 @@ import msgspec
 
 from svc.distribution import install_command
 from svc.errors import CommandFailed
+from svc.gateway.local_model.cgroup_limits import read_cpu_limit
 from svc.resilience import Backoff
 from svc.subprocess_env import build_subprocess_env
 
@@ -82,10 +83,13 @@ def is_installed() -> bool:
 def inference_thread_count() -> int:
     """Return the number of inference threads: all cores but one, which is left to the gateway.
 
+    A CPU quota counts as that many cores, because the kernel pauses all threads of the container when it is used up.
     More threads are much slower as soon as another process runs, because they wait for each other at every step.
     docs/reference/embedded-model.md has the figures.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if (quota := read_cpu_limit()) is not None:
+        cores = min(cores, int(quota))
     return min(max(cores - 1, 1), MAX_LOCAL_MODEL_THREADS)
 
 
