@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
+from svc.gateway.accounting import ingest
 from svc.gateway.accounting.ingest import JournalIngester, ingest_orphans
 from svc.gateway.accounting.journal import Journal
 from svc.stores.database import journal_lines
@@ -248,6 +249,23 @@ def test_ingest_damaged_batch_is_reported_and_later_entries_are_ingested(databas
     ingester.ingest_all()
     assert count_requests(database) == 101
     assert not ingester.is_down
+
+
+def test_ingest_scan_that_takes_long_is_logged_once(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, max_waiting_bytes=1 << 20)
+    journal.start_new_file()
+    ingester = JournalIngester(tmp_path, database, journal=journal)
+    monkeypatch.setattr(ingest, "LATE_LAG_SECONDS", -1.0)
+    for _ in range(2):
+        ingester.ingest_all()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("entries reach the ledger database 0 s late: ")
+    monkeypatch.setattr(ingest, "LATE_LAG_SECONDS", 3600.0)
+    for _ in range(2):
+        ingester.ingest_all()
+    assert [record.getMessage() for record in caplog.records[1:]] == ["entries reach the ledger database in time again"]
 
 
 def create_schema_1(database: SqlDatabase) -> None:

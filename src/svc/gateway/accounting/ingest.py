@@ -102,6 +102,7 @@ class JournalIngester:
         """Unreadable journals that the current scan has found."""
         self._logged_error = ""
         """The unexpected error of the last scan, whose traceback is in the log."""
+        self._is_late_logged = False
         self._is_migrated = False
         self._has_backlog = False
         """Whether the current scan found more than one segment."""
@@ -192,8 +193,8 @@ class JournalIngester:
                 if self._journal is not None:  # new entries do not wait for a backlog of orphaned journals
                     self._ingest_own_journal(self._journal)
         self.unreadable_journals = frozenset(self._unreadable_in_scan)
-        if self.is_down:
-            log.warning("entries of the journal reach the ledger database again")
+        if self._journal is not None:
+            self._log_lateness()
         self.is_down = False
         self._logged_error = ""
         if self._journal is not None:
@@ -202,6 +203,17 @@ class JournalIngester:
         self._prune()
         if self._journal is not None and not self._stop.is_set():
             self._repair_sums()
+
+    def _log_lateness(self) -> None:
+        """Log the first complete scan after a failure, and changes of `is_late`: a slow database raises no error."""
+        if self.is_down:
+            log.warning("entries of the journal reach the ledger database again")
+        elif self.is_late and not self._is_late_logged:
+            reason = "it is slow, or a backlog is large"
+            log.warning("entries reach the ledger database %.0f s late: %s", self.lag_seconds, reason)
+        elif self._is_late_logged and not self.is_late:
+            log.warning("entries reach the ledger database in time again")
+        self._is_late_logged = self.is_late and not self.is_down
 
     def _ingest_buffered_lines(self, journal: Journal) -> None:
         if self._unconfirmed_lines:

@@ -37,6 +37,7 @@ from svc.gateway.routing.failures import (
     classify_status,
     connection_failure,
     invalid_response_failure,
+    no_socket_failure,
     timeout_failure,
 )
 from svc.gateway.routing.local_errors import describe_local_stream_error
@@ -455,6 +456,10 @@ class Attempt(ResponseReceiver):
     def on_load_failed(self, error: ProviderFailed) -> None:
         self._finish()
         self._fail(AttemptFailure(error, RetryDecision.NEXT_BACKEND))
+
+    def on_no_socket(self, reason: str) -> None:
+        self._finish()
+        self._fail(no_socket_failure(reason))
 
     def on_internal_error(self) -> None:
         self._finish()

@@ -49,6 +49,8 @@ class AttemptFailure(msgspec.Struct, frozen=True):
     retry_after: float | None = None
     counts_as_outage: bool = False
     """Whether the provider sent no response, or only a server error."""
+    is_local: bool = False
+    """Whether this machine caused it, so that it says nothing about the provider."""
 
 
 def classify_status(status: int, headers: Mapping[bytes, bytes], message: str | None) -> AttemptFailure:
@@ -141,6 +143,12 @@ def connection_failure(reason: str, *, connected: bool, is_local: bool = False) 
     message = INTERRUPTED_MESSAGE if connected else "The provider cannot be reached."
     decision = RetryDecision.NEXT_BACKEND if is_local and connected else RetryDecision.SAME_BACKEND
     return AttemptFailure(ProviderFailed(message, reason=reason), decision, counts_as_outage=True)
+
+
+def no_socket_failure(reason: str) -> AttemptFailure:
+    """Return the failure for a connection for which this machine has no resources. `reason` is for the log."""
+    error = ProviderFailed("The gateway cannot open another connection to the provider.", reason=reason)
+    return AttemptFailure(error, RetryDecision.SAME_BACKEND, is_local=True)
 
 
 def timeout_failure(when: str, reason: str = "", *, kind: str = "Response") -> AttemptFailure:

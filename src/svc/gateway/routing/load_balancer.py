@@ -228,8 +228,10 @@ class LoadBalancer:
             if (failure.retry_after or 0.0) > MAX_RETRY_WAIT_SECONDS:
                 health.cooldown_until = now + min(MAX_COOLDOWN_SECONDS, failure.retry_after or 0.0)
             health.breaker.record_abandoned()
-        elif failure.retry_decision is RetryDecision.GIVE_UP or (
-            health.is_embedded and failure.retry_decision is RetryDecision.NEXT_BACKEND
+        elif (
+            failure.is_local
+            or failure.retry_decision is RetryDecision.GIVE_UP
+            or (health.is_embedded and failure.retry_decision is RetryDecision.NEXT_BACKEND)
         ):
             health.breaker.record_abandoned()  # the request is invalid, or this machine is busy
         elif self._routing.breaker:

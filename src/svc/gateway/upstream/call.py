@@ -50,6 +50,10 @@ class ResponseReceiver(ABC):
         """Handle a model of this machine that cannot be loaded. Nothing was sent."""
         self.on_connection_lost(error.message, timed_out=False, connected=False)
 
+    def on_no_socket(self, reason: str) -> None:
+        """Handle a connection for which this machine has no resources, such as file descriptors. Nothing was sent."""
+        self.on_connection_lost(reason, timed_out=False, connected=False)
+
     @abstractmethod
     def on_internal_error(self) -> None:
         """Handle an exception in a callback. It has been logged, and the connection is closed."""
@@ -116,6 +120,13 @@ class UpstreamCall:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
             receiver.on_load_failed(error)
+
+    def fail_socket(self, reason: str) -> None:
+        """Report that this machine has no resources for a connection, unless the call is cancelled."""
+        self.connect_task = None
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.on_no_socket(reason)
 
     def pause(self) -> None:
         """Stop reading from the upstream until `resume`."""

@@ -8,6 +8,7 @@ Dialects and retries are not handled here.
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import os
 import ssl
@@ -43,6 +44,8 @@ NEXT_ADDRESS_SECONDS: Final = 1.0
 """Seconds after which the next address of a host is tried as well. TCP repeats a lost SYN after a second."""
 MAX_IDLE_CONNECTIONS: Final = 1024
 """Maximum number of idle connections per origin."""
+NO_RESOURCES_ERRNOS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""Errors of a new socket that say nothing about its peer."""
 
 
 class LocalModelLoader(Protocol):
@@ -151,7 +154,11 @@ class UpstreamPool:
             call.fail(f"no {kind} to {_describe(origin)} within {self._connect_timeout:g} s{reason}", timed_out=True)
         except (OSError, ValueError) as error:  # ValueError: the host name cannot be encoded
             error.with_traceback(None)  # breaks a reference cycle through the frames and the connection
-            call.fail(f"no connection to {_describe(origin)}: {type(error).__name__}: {error}")
+            reason = f"no connection to {_describe(origin)}: {type(error).__name__}: {error}"
+            if isinstance(error, OSError) and error.errno in NO_RESOURCES_ERRNOS:
+                call.fail_socket(reason)
+            else:
+                call.fail(reason)
         else:
             call.connect_task = None
             if call.receiver is not None:

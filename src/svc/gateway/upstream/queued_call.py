@@ -209,6 +209,11 @@ class _StreamReceiver(ResponseReceiver):
         if receiver is not None:
             receiver.on_load_failed(error)
 
+    def on_no_socket(self, reason: str) -> None:
+        receiver = self._call.take_receiver()
+        if receiver is not None:
+            receiver.on_no_socket(reason)
+
     def on_internal_error(self) -> None:
         receiver = self._call.take_receiver()
         if receiver is not None:

@@ -13,7 +13,13 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
 from svc.gateway.routing.backends import Backend, build_backends
 from svc.gateway.routing.circuit_breaker import MIN_OPEN_SECONDS, MIN_WINDOW_REQUESTS
-from svc.gateway.routing.failures import AttemptFailure, RetryDecision, connection_failure, timeout_failure
+from svc.gateway.routing.failures import (
+    AttemptFailure,
+    RetryDecision,
+    connection_failure,
+    no_socket_failure,
+    timeout_failure,
+)
 from svc.gateway.routing.load_balancer import MAX_COOLDOWN_SECONDS, BackendHealth, LoadBalancer
 from svc.gateway.routing.providers import build_providers
 from svc.gateway.routing.retry_budget import MIN_RETRIES_PER_WINDOW
@@ -86,11 +92,12 @@ def test_record_failure_rate_limit_cooldown_needs_long_retry_after() -> None:
     assert [balancer.health_of(backend).cooldown_until for backend in chain] == [0.0, 0.0, NOW + MAX_COOLDOWN_SECONDS]
 
 
-def test_record_failure_rate_limit_or_client_error_never_opens_breaker() -> None:
+def test_record_failure_rate_limit_client_error_or_missing_descriptor_never_opens_breaker() -> None:
     balancer, (a, b) = LoadBalancer(RoutingSettings()), chain_of("a", "b")
     for _ in range(MIN_WINDOW_REQUESTS * 2):
         balancer.record_failure(a, AttemptFailure(RateLimited("later"), RetryDecision.SAME_BACKEND, 1.0), NOW)
         balancer.record_failure(b, AttemptFailure(InvalidRequest("no"), RetryDecision.GIVE_UP), NOW)
+        balancer.record_failure(b, no_socket_failure("Too many open files"), NOW)
     assert balancer.breaker_states() == {"a/m": "closed", "b/m": "closed"}
 
 
