@@ -183,6 +183,21 @@ def test_doctor_invalid_database_url_is_error(
     assert "SVC_DATABASE_URL" in found["database"]["mend"]
 
 
+def test_doctor_no_database_host_reachable_names_each_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = closed_port(), closed_port()
+    monkeypatch.setenv("SVC_DATABASE_URL", f"postgresql://svc:{PASSWORD}@127.0.0.1:{first},[::1]:{second}/svc")
+    reason = run_doctor(capsys)[1]["database"]["says"].partition(" cannot be used: ")[2]
+    attempts = reason.split("; ")
+    assert [attempt.partition(" failed: ")[0] for attempt in attempts] == [
+        f'connection to server at "127.0.0.1", port {first}',
+        f'connection to server at "::1", port {second}',
+    ]
+    assert reason.endswith(".")
+    assert "?" not in reason
+
+
 def test_doctor_redis_wrong_password_or_timeout_is_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import select
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -31,6 +32,8 @@ WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schem
 ORDER BY relname"""
 """Lists the tables that the user may not use, such as those that a restore by another user made."""
 MAX_ERROR_REASON_CHARACTERS = 400
+CONNECTION_PREFIX_PATTERN = re.compile(r"^(- host: .*?, hostaddr: (?:'[^']*'|None): )?(connection (failed|is bad): )?")
+"""What psycopg puts before the message of libpq, which names the host itself."""
 MIGRATION_LOCK_ID = 7_301_964
 MIN_COPY_ROWS = 100
 """Rows from which COPY costs less than INSERT with values, temporary table included."""
@@ -226,8 +229,14 @@ def _describe_database(url: str) -> str:
 
 
 def _error_reason(error: psycopg.Error) -> str:
-    """Return the message of the server or of libpq in one line. Neither repeats a password."""
+    """Return the message of the server or of libpq in one line. Neither repeats a password.
+
+    After the error of the last host, psycopg lists those of all hosts. Lines that begin with a tab are hints.
+    """
     text = error.diag.message_primary or str(error) or type(error).__name__
+    lines = [line for line in text.splitlines() if not line.startswith("\t")]
+    failures = [line for line in lines if line.startswith("- host: ")]
+    text = "; ".join(CONNECTION_PREFIX_PATTERN.sub("", line) for line in failures or lines)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         text = f"it is read-only, as a standby is: {text}"
     return " ".join(text.split())[:MAX_ERROR_REASON_CHARACTERS].rstrip(".")
