@@ -104,7 +104,8 @@ def _check_home(home: Path) -> CheckResult:
         problem = "is not writable"
     else:
         return CheckResult("state folder", "ok", str(home))
-    return CheckResult("state folder", "bad", f"{existing} {problem}", "set SVC_HOME to a writable folder")
+    detail = f"{existing} {problem}" if existing == home else f"{home} cannot be created, because {existing} {problem}"
+    return CheckResult("state folder", "bad", detail, "set SVC_HOME to a writable folder")
 
 
 def _check_model(name: str, config: Settings) -> CheckResult:

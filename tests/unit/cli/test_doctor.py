@@ -356,6 +356,16 @@ def test_doctor_aliases_are_reported_with_their_models(
     assert "gpt-4o-mini is not available: the provider openai has no API key" in alias["says"]
 
 
+def test_doctor_state_folder_that_cannot_be_created_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("SVC_HOME", str(file / "home"))
+    main(["doctor", "--json"])
+    assert findings(capsys)["state folder"]["says"] == f"{file}/home cannot be created, because {file} is not a folder"
+
+
 def test_doctor_state_folder_of_another_user_is_reported() -> None:
     drop = "import os; os.geteuid() or (os.setgid(65534), os.setuid(65534))"
     script = f"{drop}; import sys; from svc.cli import main; sys.exit(main(['doctor', '--json', *sys.argv[1:]]))"
