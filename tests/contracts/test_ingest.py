@@ -251,6 +251,20 @@ def test_ingest_damaged_batch_is_reported_and_later_entries_are_ingested(databas
     assert not ingester.is_down
 
 
+def test_ingest_orphans_without_time_leaves_journals_to_the_next_scan(database: Database, tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    for process in range(3):
+        journal = encode_journal(*[make_numbered_entry(process, number, number) for number in range(10)])
+        (folder / f"0179000000000000000{process}-77-{process}.journal").write_bytes(journal)
+    assert not ingest_orphans(folder, database, max_seconds=0.0)
+    assert count_requests(database) == 0
+    assert len([*folder.iterdir()]) == 3
+    assert ingest_orphans(folder, database, max_seconds=60.0)
+    assert count_requests(database) == 30
+    assert not [*folder.iterdir()]
+
+
 def test_ingest_scan_that_takes_long_is_logged_once(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

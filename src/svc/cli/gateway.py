@@ -40,6 +40,12 @@ _SEPARATE_LIMITS_NOTE = (
     "Each gateway applies the full limits of a key. "
     "Set SVC_REDIS_URL to share limits, or run one gateway with --workers."
 )
+_BACKLOG_NOTE = (
+    "Many ledger entries wait in the journal. The gateway moves them to the database while it serves requests. "
+    "Budgets lack them until then."
+)
+_START_INGEST_SECONDS = 10.0
+"""Seconds that a start spends on journals. A backlog of an outage can take minutes, and probes would end the start."""
 _ORPHAN_WAIT_SECONDS = 2.0
 """Timeout for processes that still write journals. Their requests count in the limits of the last minute."""
 
@@ -105,11 +111,15 @@ def _run(args: argparse.Namespace, reload: gateway.ConfigReload) -> int:
 
 
 def _ingest_leftover_journals(config: Settings) -> list[LedgerEntry]:
-    """Ingest the journals of a crashed gateway, which budgets need. Returns the entries of the last minute."""
+    """Ingest the journals of a crashed gateway, which budgets need. Returns the entries of the last minute.
+
+    What takes longer than _START_INGEST_SECONDS is left to the running gateway.
+    """
     database = open_state_database(config.environ, config.home)
     try:
         database.migrate()
-        ingest_orphans(config.home / "journal", database)
+        if not ingest_orphans(config.home / "journal", database, max_seconds=_START_INGEST_SECONDS):
+            telemetry.log_early(_BACKLOG_NOTE)
         return warm_start.load_recent_entries(database)
     except StoreUnavailable as error:
         telemetry.log_early(f"{error.message} Usage is written to the journal only.")

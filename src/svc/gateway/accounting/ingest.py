@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import threading
 import time
@@ -111,6 +112,8 @@ class JournalIngester:
         self._repair: Iterator[int] | None = None
         self._caught_up_at = self._last_scan_ended_at = time.monotonic()
         """The start and the end of the last complete scan (`time.monotonic`)."""
+        self._deadline = math.inf
+        """When orphaned journals are left to a later scan (`time.monotonic`)."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
 
@@ -193,8 +196,7 @@ class JournalIngester:
                 if self._journal is not None:  # new entries do not wait for a backlog of orphaned journals
                     self._ingest_own_journal(self._journal)
         self.unreadable_journals = frozenset(self._unreadable_in_scan)
-        if self._journal is not None:
-            self._log_lateness()
+        self._log_lateness()
         self.is_down = False
         self._logged_error = ""
         if self._journal is not None:
@@ -203,6 +205,16 @@ class JournalIngester:
         self._prune()
         if self._journal is not None and not self._stop.is_set():
             self._repair_sums()
+
+    def ingest_orphans(self, max_seconds: float) -> bool:
+        """Ingest orphaned journals, newest first. Return whether the time was enough. Raises StoreUnavailable."""
+        self._deadline = time.monotonic() + max_seconds
+        self._database.migrate()
+        for name in reversed(_journal_names(self._folder)):
+            if time.monotonic() >= self._deadline:
+                return False
+            self._ingest_orphan(self._folder / name)
+        return time.monotonic() < self._deadline
 
     def _log_lateness(self) -> None:
         """Log the first complete scan after a failure, and changes of `is_late`: a slow database raises no error."""
@@ -313,9 +325,9 @@ class JournalIngester:
             log.error("the journal %s cannot be opened, and is skipped: %s", name, error.strerror)
 
     def _ingest_whole_file(self, file: int, name: str) -> bool:
-        """Ingest an orphaned journal. Return False if the database changed its offset in between.
+        """Ingest an orphaned journal. Return False if the time is over, or the database changed its offset in between.
 
-        That happens if the database commits a transaction of a dead process. The next scan continues.
+        The latter happens if the database commits a transaction of a dead process. The next scan continues.
         """
         size = os.fstat(file).st_size
         if not size:  # it is ingested, and a query for its offset would add it to the database again
@@ -329,9 +341,11 @@ class JournalIngester:
     def _ingest_range(self, file: int, name: str, offset: int, until: int | None = None) -> int | None:
         """Ingest complete lines from `offset` to `until`, or to the end of the file.
 
-        Return the offset after the last line, or None if another process has ingested them.
+        Return the offset after the last line, or None if another process has ingested them or the time is over.
         """
         while until is None or offset < until:
+            if time.monotonic() >= self._deadline:
+                return None
             data = os.pread(file, SEGMENT_BYTES if until is None else min(SEGMENT_BYTES, until - offset), offset)
             end = data.rfind(b"\n") + 1
             if len(data) == SEGMENT_BYTES:
@@ -411,10 +425,12 @@ def _tracks_offset(name: str) -> bool:
     return name.count("-") > 1
 
 
-def ingest_orphans(folder: Path, database: Database) -> None:
-    """Ingest the journals that no running gateway writes. Raises StoreUnavailable."""
-    if folder.is_dir():
-        JournalIngester(folder, database).ingest_all()
+def ingest_orphans(folder: Path, database: Database, *, max_seconds: float = math.inf) -> bool:
+    """Ingest the journals that no running gateway writes. Return whether the time was enough.
+
+    Raises StoreUnavailable.
+    """
+    return not folder.is_dir() or JournalIngester(folder, database).ingest_orphans(max_seconds)
 
 
 def wait_for_journal_writers(folder: Path, seconds: float) -> None:
