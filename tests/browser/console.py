@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ PAGES = (
     *("Keys", "Providers", "Bundles", "Pipelines", "Connect"),
 )
 SCREENSHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"
-"""Screenshots for whoever builds a page. Nothing keeps them."""
+"""Screenshots for whoever builds a page, which SVC_SCREENSHOTS=1 turns on. No test looks at them."""
 AXE = Path(__file__).parents[2] / "console" / "node_modules" / "axe-core" / "axe.min.js"
 TIMEOUT = 20_000
 """Milliseconds for any action and any expectation, on a busy machine."""
@@ -130,6 +131,8 @@ def write_spoken_file(clip: Path, spoken_file: Path) -> None:
 
 
 def take_screenshot(page: Page, name: str) -> None:
-    """Write a screenshot for whoever builds the page."""
+    """With SVC_SCREENSHOTS=1, write a screenshot for whoever builds the page."""
+    if os.environ.get("SVC_SCREENSHOTS") != "1":
+        return
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
