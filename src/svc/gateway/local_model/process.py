@@ -130,6 +130,8 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.cpuparams_batch.n_threads = options["threads"]
     if options["gpu_layers"] is not None:
         parameters.n_gpu_layers = options["gpu_layers"]
+    # Choosing the layers for a GPU reads the model's vocabulary once more, a quarter of the load of a small model.
+    parameters.fit_params = _has_accelerator() and options["gpu_layers"] is None
     parameters.use_jinja = True  # the chat template of the model itself, which has its form of tool calls
     parameters.cache_ram_mib = 0  # the default caches up to 8 GiB of prompts
     parameters.cache_idle_slots = False
@@ -140,6 +142,11 @@ def _server_parameters(options: dict[str, Any]) -> Any:
     parameters.cors_origins = ""
     parameters.verbosity = ERROR_VERBOSITY
     return parameters
+
+
+def _has_accelerator() -> bool:
+    cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    return any(device["type"] != cpu for device in xllamacpp.get_device_info())
 
 
 def _set_embedding_parameters(parameters: Any, options: dict[str, Any]) -> None:
