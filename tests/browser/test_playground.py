@@ -385,6 +385,7 @@ def test_enter_ends_a_composition_and_starts_a_line_on_a_phone(
 ) -> None:
     with browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 360, "height": 740}) as phone:
         page = open_playground(console, phone.new_page())
+        expect(prompt_of(page)).to_have_css("font-size", "16px")  # Safari zooms into fields with smaller text
         prompt_of(page).fill("One")
         prompt_of(page).press("Enter")
         expect(prompt_of(page)).to_have_value("One\n")

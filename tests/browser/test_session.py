@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.console import Console
+from tests.browser.console import Console, expect_no_horizontal_scrollbar
 
 
 def test_login_with_wrong_key_says_so_and_keeps_the_form(console: Console, page: Page) -> None:
@@ -38,10 +38,14 @@ def test_session_cookie_is_hidden_from_scripts(console: Console, page: Page, con
 
 def test_logout_ends_the_session_in_this_browser(console: Console, page: Page) -> None:
     console.log_in(page, console.admin_key)
+    page.get_by_role("button", name="Theme: auto").click()
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.set_viewport_size({"width": 320, "height": 700})
     page.reload()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    expect(page.locator(":root")).to_have_attribute("data-theme", "light")
+    expect_no_horizontal_scrollbar(page)
 
 
 def test_page_of_a_revoked_key_asks_for_a_key_again(console: Console, page: Page) -> None:

@@ -164,9 +164,11 @@ def test_range_without_usage_says_so_and_a_wrong_filter_names_its_field(
 def test_page_with_usage_fits_the_width(
     console: Console, admin_page: Page, traffic: Traffic, width: int, theme: str
 ) -> None:
+    made = traffic.create_key("W" * 150)
+    traffic.wait_for(traffic.send(made["key"]))
     admin_page.set_viewport_size({"width": width, "height": 900})
     admin_page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-    console.open(admin_page, "Usage", "?measure=tokens")
+    console.open(admin_page, "Usage", f"?measure=tokens&by=key&key={made['id']}")
     expect(admin_page.locator("canvas")).to_be_visible()
     take_screenshot(admin_page, f"usage-full-{width}")
     assert not find_violations(admin_page)
