@@ -140,6 +140,13 @@ FIREFOX = """
   };
 """
 """What Firefox does: https://bugzilla.mozilla.org/show_bug.cgi?id=1674892"""
+NO_OUTPUT = """
+  AudioContext.prototype.createMediaStreamSource = function (mediaStream) {
+    void this.suspend();
+    return new MediaStreamAudioSourceNode(this, { mediaStream });
+  };
+"""
+"""What Firefox does on a machine without a device for audio output."""
 END_DEVICE = "window.stream.getTracks().forEach((track) => track.dispatchEvent(new Event('ended')))"
 """What the browser does when a microphone is unplugged."""
 OTHER_ADDRESS = """
@@ -164,6 +171,17 @@ def test_microphone_that_is_unplugged_is_reported_and_its_text_stays(
     expect(page.get_by_role("alert")).to_contain_text("The microphone was disconnected")
     expect(page.get_by_role("button", name="Record again")).to_be_visible(timeout=WAIT)
     expect(transcript).to_contain_text("brown")
+
+
+def test_microphone_without_audio_is_reported(console: Console, page: Page) -> None:
+    page.add_init_script(NO_OUTPUT)
+    page.clock.install()
+    console.enter(page, console.user_key, "Speech")
+    page.get_by_role("button", name="Start the microphone").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.clock.fast_forward(8000)
+    expect(page.get_by_role("alert")).to_contain_text("The browser delivers no audio.")
+    expect(page.get_by_role("button", name="Start the microphone")).to_be_visible(timeout=WAIT)
 
 
 def test_recording_with_an_ended_session_asks_for_the_login(console: Console, speech_page: Page) -> None:

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { BusyButton } from "../../components/busy-button";
 import { DropZone } from "../../components/drop-zone";
 import { formatBytes } from "../../components/format";
-import { MICROPHONE_ENDED, Microphone, MicrophoneError, SAMPLE_RATE } from "../speech/microphone";
+import { Microphone, MicrophoneError, SAMPLE_RATE } from "../speech/microphone";
 import { AudioProblem, MAX_WAV_BYTES, encodeWav, readAudioFile, toBase64 } from "./wav";
 
 const BYTES_PER_SECOND = 2 * SAMPLE_RATE;
@@ -105,8 +105,8 @@ function Recorder(
         frames.current.push(pcm);
         setSeconds(Math.floor((frames.current.length * pcm.byteLength) / BYTES_PER_SECOND));
         if (frames.current.length * pcm.byteLength >= MAX_WAV_BYTES) void stop();
-      }, () => {
-        onProblem(MICROPHONE_ENDED);
+      }, (message) => {
+        onProblem(message);
         void stop();
       });
     } catch (error) {

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { BusyButton } from "../../components/busy-button";
 import { CopyButton } from "../../components/copy";
 import { LiveTranscription, type Transcript } from "./live-transcription";
-import { MICROPHONE_ENDED, Microphone, MicrophoneError } from "./microphone";
+import { Microphone, MicrophoneError } from "./microphone";
 
 type State = "idle" | "starting" | "listening" | "finishing";
 const NOTHING: Transcript = { stable: "", unstable: "" };
@@ -62,8 +62,8 @@ export function LivePanel(
       microphone.current = await Microphone.start(({ pcm, peak }) => {
         setLevel(peak);
         live.current?.sendAudio(pcm);
-      }, () => {
-        setError(MICROPHONE_ENDED);
+      }, (message) => {
+        setError(message);
         stop();
       });
     } catch (caught) {

@@ -14,17 +14,23 @@ export interface Frame {
 
 export class MicrophoneError extends Error {}
 
-export const MICROPHONE_ENDED = "The microphone was disconnected, or its permission was withdrawn. Start again.";
+const MICROPHONE_ENDED = "The microphone was disconnected, or its permission was withdrawn. Start again.";
+
+/** Firefox processes no audio at all without a device for output, and does not say so. */
+const NO_AUDIO = "The browser delivers no audio. Some need a device for output too, such as speakers. Connect one, and start again.";
+const FIRST_FRAME_MILLISECONDS = 8000;
 
 /** Captures audio until `stop`. */
 export class Microphone {
+  private firstFrameTimer: ReturnType<typeof setTimeout> | undefined;
+
   private constructor(private readonly stream: MediaStream, private readonly audio: AudioContext) {}
 
   /**
-   * Asks for permission and starts. `onEnd` is called if the device ends by itself: then all frames that follow are
-   * silent. Throws `MicrophoneError`, which says what to do.
+   * Asks for permission and starts. `onEnd` gets a message for the user if the device ends by itself, as then all frames
+   * that follow are silent, and if there are no frames. Throws `MicrophoneError`, which says what to do.
    */
-  static async start(onFrame: (frame: Frame) => void, onEnd: () => void): Promise<Microphone> {
+  static async start(onFrame: (frame: Frame) => void, onEnd: (message: string) => void): Promise<Microphone> {
     if (!window.isSecureContext) {
       throw new MicrophoneError("Browsers offer the microphone over HTTPS or at localhost only. Open the console there.");
     }
@@ -56,10 +62,14 @@ export class Microphone {
       }
     }
     // Not called for a track that `stop` has ended.
-    for (const track of stream.getTracks()) track.addEventListener("ended", onEnd);
+    for (const track of stream.getTracks()) track.addEventListener("ended", () => onEnd(MICROPHONE_ENDED));
     try {
       const capture = new AudioWorkletNode(audio, "capture", { numberOfOutputs: 0, channelCount: 1 });
-      capture.port.onmessage = ({ data }: MessageEvent<Frame>) => onFrame(data);
+      microphone.firstFrameTimer = setTimeout(() => onEnd(NO_AUDIO), FIRST_FRAME_MILLISECONDS);
+      capture.port.onmessage = ({ data }: MessageEvent<Frame>) => {
+        clearTimeout(microphone.firstFrameTimer);
+        onFrame(data);
+      };
       source.connect(capture);
     } catch (error) {
       await microphone.stop();
@@ -69,6 +79,7 @@ export class Microphone {
   }
 
   async stop(): Promise<void> {
+    clearTimeout(this.firstFrameTimer);
     for (const track of this.stream.getTracks()) track.stop();
     if (this.audio.state !== "closed") await this.audio.close();
   }
