@@ -136,6 +136,10 @@ def test_four_models_are_the_most_and_the_address_has_them(playground: Page) -> 
     expect(playground.get_by_label("Model 1").locator("option")).to_have_text(CHAT_MODELS)
     send(playground, "Hi")
     expect(playground.get_by_text("Complete", exact=True)).to_have_count(4)
+    first, third = (playground.get_by_role("article").nth(index).bounding_box() for index in (0, 2))
+    assert first
+    assert third
+    assert first["x"] == third["x"], "four answers stand in rows of three and one"
     take_screenshot(playground, "playground-four")
     for width in (360, 3840):
         playground.set_viewport_size({"width": width, "height": 900})

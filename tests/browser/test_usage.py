@@ -148,6 +148,10 @@ def test_ordinary_key_sees_its_own_usage(console: Console, page: Page, traffic: 
 def test_range_in_the_future_says_so(console: Console, admin_page: Page) -> None:
     console.open(admin_page, "Usage", "?range=custom&since=2099-01-02T03:04:00Z")
     expect(admin_page.get_by_text("The time range begins in the future, at Jan 2, 2099")).to_be_visible()
+    start, end = (admin_page.get_by_label(label).bounding_box() for label in ("From", "Until"))
+    assert start
+    assert end
+    assert start["x"] + start["width"] <= end["x"], "a field covers the next one"
 
 
 def test_range_without_usage_says_so_and_a_wrong_filter_names_its_field(
