@@ -24,7 +24,7 @@ MAX_FILE_BYTES: Final = 16 << 20
 MAX_FILES: Final = 64
 MAX_INCLUDE_DEPTH: Final = 8
 _REFERENCE: Final = re.compile(r"\$(?:\$|\{([^}]*)(\}?))")
-_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+VARIABLE_NAME_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _YAML_KEY: Final = re.compile(r"^[A-Za-z_]+:\s*$", re.MULTILINE)
 INCLUDE_KEY: Final = "include"
 
@@ -145,7 +145,7 @@ class _ConfigReader:
             if found[0] == "$$":
                 return "$"
             name, is_closed = found[1], bool(found[2])
-            if not is_closed or not _VARIABLE_NAME.fullmatch(name):
+            if not is_closed or not VARIABLE_NAME_PATTERN.fullmatch(name):
                 raise UsageError(
                     f"{source.origin_of(path)}: `${{` in {path} does not begin the name of a variable and `}}`. "
                     "For a dollar sign, write `$$`."

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from svc.config_file import INCLUDE_KEY, ConfigTables, read_config_file
+from svc.config_file import INCLUDE_KEY, VARIABLE_NAME_PATTERN, ConfigTables, read_config_file
 from svc.errors import UsageError
 from svc.setting_hints import hint_for_error
 from svc.state_folder import find_state_folder
@@ -35,8 +35,6 @@ RoutingStrategy = Literal["order", "weighted", "least_busy", "cheapest"]
 GatewayRole = Literal["all", "data", "admin"]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 PROVIDER_NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
-KEY_VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-"""The names that a shell can export, which no key with `-` matches."""
 DEFAULT_DIALECT = "openai"
 """The dialect of a provider without `dialect`."""
 
@@ -639,7 +637,7 @@ def _check_key_variables(file_settings: FileSettings, config_tables: ConfigTable
             origin = config_tables.find_origin(path)
             # The value of `${NAME}` may be a key. The name of a variable that is not set appears in errors.
             is_expanded_key = bool(name and origin and origin.variables and name not in environ)
-            if name and (is_expanded_key or not KEY_VARIABLE_PATTERN.fullmatch(name)):
+            if name and (is_expanded_key or not VARIABLE_NAME_PATTERN.fullmatch(name)):
                 raise UsageError(
                     f"{origin or 'settings'}: `api_key_env` must be the name of an environment variable, such as "
                     "OPENAI_API_KEY, and not the key."

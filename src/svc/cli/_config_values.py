@@ -18,7 +18,6 @@ MIN_SECRET_CHARS: Final = 6
 """Shorter values of variables are not searched in other values: they would hide ordinary words."""
 SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 FILE_NAME: Final = re.compile(r"_FILE$")
-VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 URL_CREDENTIALS: Final = re.compile(r"://[^\s]*@")
 URL_PASSWORD: Final = re.compile(r"(?<=[?&])(password|sslpassword)=[^&\s]*", re.IGNORECASE)
 VARIABLES: Final = (
@@ -89,11 +88,11 @@ def _build_value(settings: Settings, redactor: _Redactor, key: str, value: Any) 
         return SettingValue(key=key, value=value, source="environment", variables=("PORT",))
     origin = settings.config.find_origin(key) if key in settings.config.owners else None
     if origin is None:
-        return SettingValue(key=key, value=redactor.redact(key, value), source="default")
+        return SettingValue(key=key, value=redactor.redact(value), source="default")
     variables = _variables_of(settings, key, value, origin.variables)
     return SettingValue(
         key=key,
-        value=redactor.redact(key, value, variables),
+        value=redactor.redact(value, variables),
         source="file",
         file=str(origin.file),
         line=origin.line or None,
@@ -125,8 +124,7 @@ def _variable_names(settings: Settings) -> list[str]:
             names += [f"{variables[0]}_FILE", f"PROVIDER_{letter[1]}_BASE_URL"]
     for entry in configured_entries(settings):
         accounts: list[ProviderSettings | AccountSettings] = [entry, *(entry.accounts or ())]
-        variables = tuple(account.api_key_env for account in accounts if account.api_key_env)
-        names += filter(VARIABLE_NAME.fullmatch, variables)
+        names += [account.api_key_env for account in accounts if account.api_key_env]
     return list(dict.fromkeys(names))
 
 
@@ -137,14 +135,13 @@ class _Redactor:
         values = {value for name, text in environ.items() if _is_secret(name) for value in text.split(",")}
         self._secrets = sorted((value for value in values if len(value) >= MIN_SECRET_CHARS), key=len, reverse=True)
 
-    def redact(self, key: str, value: Any, variables: tuple[str, ...] = ()) -> Any:
+    def redact(self, value: Any, variables: tuple[str, ...] = ()) -> Any:
         """Return the value of a setting without secrets. `variables` are those that the value refers to."""
         if isinstance(value, list | tuple):
-            return [self.redact(key, entry, variables) for entry in value]
+            return [self.redact(entry, variables) for entry in value]
         if not isinstance(value, str):
             return value
-        is_pasted_key = key.endswith(".api_key_env") and not VARIABLE_NAME.fullmatch(value)
-        if is_pasted_key or any(_is_secret(name) for name in variables):
+        if any(_is_secret(name) for name in variables):
             return HIDDEN
         return self._redact_text(value)
 

@@ -167,7 +167,7 @@ def test_show_has_each_setting_with_its_source(folder: Path) -> None:
 
 
 def test_show_hides_secrets(folder: Path) -> None:
-    more = '[[providers]]\nname = "two"\napi_key_env = "sk-pasted here"\nbase_url = "http://h/${VLLM_API_KEY}"\n'
+    more = '[[providers]]\nname = "two"\nbase_url = "http://h/${VLLM_API_KEY}"\n'
     more += '[gateway]\ncors_origins = ["${SVC_TOKEN}", "https://a.example"]\n[cache]\nshared_by = "sk-openai-1"\n'
     (folder / "more.toml").write_text(more)
     environ = {
