@@ -184,8 +184,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # asyncio does this only for listeners that name TCP. A reused connection would wait for a delayed ACK of 40 ms.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=16 * 1024 if self.fake.tls else 0)
         self.fake.accepted += 1
         self.number = self.fake.accepted
