@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
+from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.net.read_scheduler import LIMITED_READ_BYTES, MIN_LARGE_READ_BYTES, ReadScheduler
 
 MAX_DIRECT_READ_BYTES: Final = 8 * 1024
@@ -64,11 +65,12 @@ class SwitchableProtocol(ConnectionEvents, Protocol):
 class DirectRead(EventForwarder):
     """Reads for a client connection while its requests are small. It has the methods of asyncio.Protocol."""
 
-    __slots__ = ("_is_direct", "_protocol", "_transport")
+    __slots__ = ("_batch", "_is_direct", "_protocol", "_transport")
 
-    def __init__(self, protocol: SwitchableProtocol, transport: asyncio.Transport) -> None:
+    def __init__(self, protocol: SwitchableProtocol, transport: asyncio.Transport, batch: IoBatch) -> None:
         self._events = self._protocol = protocol
         self._transport = transport
+        self._batch = batch
         self._is_direct = False
 
     def use_direct(self, size: int) -> None:
@@ -86,10 +88,25 @@ class DirectRead(EventForwarder):
     # the methods of asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > MAX_DIRECT_REQUEST_BYTES:
-            self.use_buffered()
-            self._protocol.wait_turn()
+        if len(data) <= MAX_DIRECT_REQUEST_BYTES:
+            self._batch.add_request(self, data)
+            return
+        self.use_buffered()
+        self._protocol.wait_turn()
         self._protocol.receive(data)
+
+    def eof_received(self) -> None:
+        self._batch.handle()
+        self._protocol.eof_received()
+
+    # BatchedReader
+
+    def handle_read(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._protocol.receive(data)
+
+    def abort(self) -> None:
+        self._transport.abort()
 
 
 class DirectProtocol(ConnectionEvents, Protocol):

@@ -1,5 +1,7 @@
 """Writes to a connection's socket directly, or through its transport while the transport has buffered data.
 
+`write_later` waits for the end of the current batch of reads (`io_batch`), so that writes follow one another.
+
 A direct `send` costs less than uvloop's `write`, although it releases the GIL and `write` does not.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from svc.gateway.net.borrowed_socket import borrow_socket
+from svc.gateway.net.io_batch import IoBatch
 
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which `close` sends a reset."""
@@ -21,14 +24,17 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 class SocketWriter:
     """Writes to one transport, from `connection_made` to `connection_lost`.
 
-    Code that writes to the transport itself has to call `mark_dirty`. The writer does not check whether the transport
-    is closing: the caller does.
+    Code that writes to the transport itself has to call `mark_dirty`, and code that closes it `flush`. The writer does
+    not check whether the transport is closing: the caller does.
     """
 
-    __slots__ = ("_borrowed_socket", "_is_drained", "_send", "_transport")
+    __slots__ = ("_batch", "_borrowed_socket", "_is_drained", "_send", "_transport", "_waiting")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, batch: IoBatch | None = None) -> None:
         self._transport: asyncio.Transport | None = transport
+        self._batch = batch
+        self._waiting = b""
+        """Data that is sent at the end of the batch."""
         self._borrowed_socket = borrow_socket(transport)
         self._send: Callable[[bytes], int] | None = (
             self._borrowed_socket.send if self._borrowed_socket is not None else None
@@ -38,6 +44,8 @@ class SocketWriter:
 
     def write(self, data: bytes) -> None:
         """Send data. The transport buffers the part that the socket does not accept now."""
+        if self._waiting:
+            data, self._waiting = self._waiting + data, b""
         if not self._is_drained or self._send is None:
             self._write_through_loop(data)
             return
@@ -48,8 +56,26 @@ class SocketWriter:
         if sent < len(data):
             self._write_through_loop(memoryview(data)[sent:] if sent else data)
 
+    def write_later(self, data: bytes) -> None:
+        """Send data at the end of the current batch, or now if there is none. Later writes follow it."""
+        batch = self._batch
+        if batch is None or not batch.is_handling:
+            self.write(data)
+        elif self._waiting:
+            self._waiting += data
+        else:
+            self._waiting = data
+            batch.add_writer(self)
+
+    def flush(self) -> None:
+        """Send the data that waits for the end of the batch, unless the transport is closing."""
+        waiting, self._waiting = self._waiting, b""
+        if waiting and self._transport is not None and not self._transport.is_closing():
+            self.write(waiting)
+
     def writelines(self, parts: Iterable[bytes]) -> None:
         """Send data as `Transport.writelines` does."""
+        self.flush()
         self._is_drained = False
         if self._transport is not None:
             self._transport.writelines(parts)
@@ -62,7 +88,8 @@ class SocketWriter:
             self._is_drained = not (transport.get_write_buffer_size() or transport.is_closing())
 
     def mark_dirty(self) -> None:
-        """Record that other code may have written to the transport, so that its buffer may not be empty."""
+        """Record that other code may write to the transport, so that its buffer may not be empty."""
+        self.flush()
         self._is_drained = False
 
     def reset(self) -> None:

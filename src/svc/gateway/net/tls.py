@@ -13,6 +13,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from svc.gateway.net.io_batch import IoBatch
+from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES
 from svc.gateway.net.read_scheduler import ReadScheduler
 from svc.gateway.net.socket_writer import SocketWriter
 
@@ -65,6 +67,7 @@ class TlsTransport:
     __deletable__ = ("_protocol",)
     __slots__ = (
         "_awaits_turn",
+        "_batch",
         "_buffer",
         "_control_bytes",
         "_decrypt",
@@ -97,6 +100,7 @@ class TlsTransport:
         protocol: PlaintextProtocol,
         buffer: bytearray,
         scheduler: ReadScheduler | None = None,
+        batch: IoBatch | None = None,
     ) -> None:
         """Create the transport for a server whose certificate must match `server_name`.
 
@@ -119,6 +123,7 @@ class TlsTransport:
         self._is_handshake_done = False
         self._is_paused = False
         self._scheduler = scheduler
+        self._batch = batch
         self._awaits_turn = False
         """Whether reading is paused until `on_turn`."""
         self._has_pending_data = False
@@ -134,7 +139,7 @@ class TlsTransport:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._writer = SocketWriter(self._transport)
+        self._writer = SocketWriter(self._transport, self._batch)
         self._handshake()
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -158,13 +163,21 @@ class TlsTransport:
         """Decrypt received data. Loops that require a subclass of asyncio.BufferedProtocol call it directly."""
         self._write_incoming(data)
         self._has_pending_data = True
-        if self._is_handshake_done:
-            self._deliver_plaintext()
-        else:
+        if not self._is_handshake_done:
             self._handshake()
+        elif self._batch is not None and len(data) <= MAX_DIRECT_READ_BYTES:
+            self._batch.add_response(self, b"")
+        else:
+            self._deliver_plaintext()
+
+    def handle_read(self, data: bytes) -> None:
+        """Deliver what OpenSSL has. `data` is empty: `data_received` has passed it to OpenSSL."""
+        self._deliver_plaintext()
 
     def eof_received(self) -> None:
         """Record the missing `close_notify`. The transport closes, and `connection_lost` follows."""
+        if self._batch is not None:
+            self._batch.handle()
         if self._error is None:
             self._error = ConnectionResetError("the TLS stream was truncated")
 
@@ -270,7 +283,7 @@ class TlsTransport:
             self._error = error.with_traceback(None)
             self._transport.abort()
         else:
-            self._writer.write(self._read_outgoing())
+            self._writer.write_later(self._read_outgoing())
 
     def writelines(self, parts: tuple[bytes, ...]) -> None:
         ciphertext: list[bytes] = []

@@ -75,8 +75,9 @@ class ClientConnection(RequestParser):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self.socket_writer = SocketWriter(self.transport)
-        self._direct_read = DirectRead(self, self.transport)
+        batch = self._context.upstream.io_batch
+        self.socket_writer = SocketWriter(self.transport, batch)
+        self._direct_read = DirectRead(self, self.transport, batch)
         self.client_field = encode_client_field(peer_address(transport))
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._context.client_connections.add(self)
@@ -148,6 +149,7 @@ class ClientConnection(RequestParser):
 
     def _close(self) -> None:
         self._enter_state("closing", self._context.config.current.policy.write_timeout)
+        self.socket_writer.flush()
         self.transport.close()
 
     def _unregister(self) -> None:
@@ -259,6 +261,7 @@ class ClientConnection(RequestParser):
             self._reject(error)
             return
         self._unregister()
+        self.socket_writer.flush()
         self.socket_writer.close()  # this connection must not write between the frames of the WebSocket
         AsgiProtocol(self._on_response_sent, **self._uvicorn_options).take_over_websocket(
             self.transport, request_head, trailing_data
@@ -308,7 +311,8 @@ class ClientConnection(RequestParser):
             return
         request.keep_alive = request.keep_alive and not self._is_shutting_down
         headers = response.add_connection_headers(headers, request, self._context.config.current.policy.cors_origins)
-        self.socket_writer.write(response.encode_http_response(status, self._context.clock.date_header, headers, body))
+        encoded = response.encode_http_response(status, self._context.clock.date_header, headers, body)
+        self.socket_writer.write_later(encoded)
         self._on_response_sent()
 
     def start_stream(self, headers: str, content_type: str) -> None:
@@ -345,7 +349,7 @@ class ClientConnection(RequestParser):
         size = len(chunk)
         if self._is_chunked and not self._pending_head and not is_last and 0 < size < SIZE_LINE_COUNT:
             # Inlines `encode_http_chunk` for the common case: this is the hot path.
-            self.socket_writer.write(CHUNK_SIZE_LINES[size] + chunk + b"\r\n")
+            self.socket_writer.write_later(CHUNK_SIZE_LINES[size] + chunk + b"\r\n")
             return
         chunk = (
             response.encode_http_chunk(self._pending_head, chunk, is_last)
@@ -354,6 +358,6 @@ class ClientConnection(RequestParser):
         )
         self._pending_head = b""
         if chunk:
-            self.socket_writer.write(chunk)
+            self.socket_writer.write_later(chunk)
         if is_last:
             self._on_response_sent()

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import httptools
 
+from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.gateway.net.tls import ConnectionTransport
@@ -37,6 +38,8 @@ class ConnectionPool(Protocol):
     """Whether connections may reuse the cached parse of a response head."""
     body_parts: list[bytes]
     """The body parts of one read. All connections share the list: each read empties it."""
+    io_batch: IoBatch
+    """Handles small reads of several connections together."""
 
     def connect(self, origin: UpstreamOrigin, call: UpstreamCall) -> None:
         """Send a call's request on a new connection."""
@@ -64,6 +67,7 @@ class UpstreamConnection(CallConnection):
         "_call",
         "_ends_with_close",
         "_feed",
+        "_has_unhandled_read",
         "_head_size",
         "_headers",
         "_is_reusable",
@@ -77,6 +81,7 @@ class UpstreamConnection(CallConnection):
         "_socket_writer",
         "buffered_read",
         "idle_since",
+        "io_batch",
         "on_body",
         "origin",
         "splice",
@@ -89,6 +94,9 @@ class UpstreamConnection(CallConnection):
         self._pool = pool
         self.origin = origin
         self.idle_since = 0.0
+        self.io_batch = pool.io_batch
+        self._has_unhandled_read = False
+        """Whether `io_batch` has a read of this connection."""
         self._body_parts = pool.body_parts
         self.on_body = pool.body_parts.append
         """The callback of llhttp for body data. It is a method of the list, so that no Python frame runs per chunk."""
@@ -120,7 +128,7 @@ class UpstreamConnection(CallConnection):
     @property
     def is_usable(self) -> bool:
         """Whether the connection is open and has no unread data, which would corrupt the next response."""
-        return self.transport.is_reading()
+        return not self._has_unhandled_read and self.transport.is_reading()
 
     def start(self, call: UpstreamCall, *, reused: bool) -> None:
         """Send a call's request on this connection, which must be idle."""
@@ -135,10 +143,12 @@ class UpstreamConnection(CallConnection):
         self._head_size = self._non_body_bytes = 0
         self._may_resend = reused
         writer = self._socket_writer or self.transport
-        if len(call.request_parts) == 1:
-            writer.write(call.request_parts[0])
-        else:
+        if len(call.request_parts) > 1:
             writer.writelines(call.request_parts)
+        elif self._socket_writer is not None:
+            self._socket_writer.write_later(call.request_parts[0])
+        else:
+            self.transport.write(call.request_parts[0])
 
     def enable_splice(self, splice: Splice) -> None:
         """Let the splice forward the next reads. After a small read it replaces this object as the protocol."""
@@ -155,6 +165,10 @@ class UpstreamConnection(CallConnection):
         self._release()
         self.transport.abort()
 
+    def abort(self) -> None:
+        """Close the connection after an internal error. `connection_lost` reports it to the receiver."""
+        self.transport.abort()
+
     def _release(self) -> UpstreamCall | None:
         call, self._call = self._call, None
         self._receiver = None
@@ -168,21 +182,30 @@ class UpstreamConnection(CallConnection):
     def connection_made(self, transport: ConnectionTransport) -> None:
         self.transport = transport
         if self.buffered_read is not None:
-            self._socket_writer = SocketWriter(transport)  # type: ignore[arg-type]
+            self._socket_writer = SocketWriter(transport, self.io_batch)  # type: ignore[arg-type]
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._pool.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Handle a read. `Splice.data_received` replaces this method for small reads of a stream without TLS."""
+        splice = self.splice
         if len(data) > MAX_DIRECT_READ_BYTES:
             self.on_large_read()
-        splice = self.splice
+        elif splice is None and self.buffered_read is not None:  # over TLS, TlsTransport has added the read
+            self._has_unhandled_read = True
+            self.io_batch.add_response(self, data)
+            return
         start = splice.forward(data) if splice is not None else 0
         if start < len(data):
             self.handle_data(data, start)
         if splice is not None and splice.is_enabled and self.buffered_read is not None:
             self.buffered_read.use_direct(len(data), splice)
+
+    def handle_read(self, data: bytes) -> None:
+        """Parse a read of the batch."""
+        self._has_unhandled_read = False
+        self.handle_data(data, 0)
 
     def on_large_read(self) -> None:
         """Return to buffered reads after a read of more than MAX_DIRECT_READ_BYTES."""
@@ -257,7 +280,8 @@ class UpstreamConnection(CallConnection):
             self._disable_splice()
 
     def eof_received(self) -> None:
-        """Let the transport close the connection. `connection_lost` follows."""
+        """Handle the last data, and let the transport close the connection. `connection_lost` follows."""
+        self.io_batch.handle()
 
     def pause_writing(self) -> None:
         """Do nothing: the whole request is in memory until the provider reads it."""

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from svc.errors import ProviderFailed, UsageError
 from svc.gateway.net.connection_race import ConnectionRace
 from svc.gateway.net.dns import DnsResolver
+from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.net.read_mode import BufferedRead
 from svc.gateway.net.read_scheduler import ReadScheduler
 from svc.gateway.net.tls import TlsTransport
@@ -79,6 +80,8 @@ class UpstreamPool:
         self.view = memoryview(self.buffer)
         self.read_scheduler = ReadScheduler(self._loop)
         """Defers large reads of upstream and client connections."""
+        self.io_batch = IoBatch(self._loop)
+        """Handles small reads of upstream and client connections together."""
         self.body_parts: list[bytes] = []
         self._swept_at = time.monotonic()
         """When `close_idle` last ran, in seconds. Connections released since then count as idle from that time."""
@@ -198,7 +201,9 @@ class UpstreamPool:
                     buffered_read.detach()
                 raise
             return connection
-        tls_transport = TlsTransport(self._get_ssl_context(), origin.host, connection, self.buffer, self.read_scheduler)
+        tls_transport = TlsTransport(
+            self._get_ssl_context(), origin.host, connection, self.buffer, self.read_scheduler, self.io_batch
+        )
         await self._create_connection(lambda: tls_transport, origin, address, port)
         try:
             await tls_transport.handshake_done

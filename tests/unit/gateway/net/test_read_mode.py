@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
+from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, MAX_DIRECT_REQUEST_BYTES, BufferedRead, DirectRead
 
 BUFFER_BYTES = 4 * MAX_DIRECT_READ_BYTES
@@ -110,6 +111,9 @@ class FakeTransport:
     def is_reading(self) -> bool:
         return self._reading
 
+    def is_closing(self) -> bool:
+        return False
+
     def set_protocol(self, protocol: object) -> None:
         self.protocols.append(protocol)
 
@@ -140,6 +144,10 @@ def test_buffered_read_use_direct_accepts_another_protocol() -> None:
     assert transport.protocols == [other, reader, other, buffered]
 
 
+class FakeLoop:
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+
 class RecordingConnection:
     """Records what a client connection has to do."""
 
@@ -164,14 +172,16 @@ class RecordingConnection:
 @pytest.mark.parametrize(
     ("size", "calls", "is_direct"),
     [
-        (MAX_DIRECT_REQUEST_BYTES, ["receive"], True),
+        (MAX_DIRECT_REQUEST_BYTES, [], True),
         (MAX_DIRECT_REQUEST_BYTES + 1, ["wait_turn", "receive"], False),
     ],
 )
 def test_direct_read_only_large_request_returns_to_buffered(size: int, calls: list[str], is_direct: bool) -> None:
-    connection, transport = RecordingConnection(), FakeTransport()
-    direct = DirectRead(connection, transport)  # type: ignore[arg-type]
+    connection, transport, batch = RecordingConnection(), FakeTransport(), IoBatch(FakeLoop())  # type: ignore[arg-type]
+    direct = DirectRead(connection, transport, batch)  # type: ignore[arg-type]
     direct.use_direct(1)
     direct.data_received(b"x" * size)
     assert connection.calls == calls
+    batch.handle()
+    assert connection.calls == (calls or ["receive"])
     assert transport.protocols == ([direct] if is_direct else [direct, connection])

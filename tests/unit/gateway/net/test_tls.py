@@ -19,6 +19,7 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.records import Records
 from tests.fakes.script import answer, fin
 
+from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.net.tls import (
     ENCRYPT_PART_BYTES,
     MAX_TLS_CONTROL_BYTES,
@@ -139,13 +140,16 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def connect(
-    file: Path, reader: RecordingProtocol | None = None, buffer: bytearray | None = None
+    file: Path,
+    reader: RecordingProtocol | None = None,
+    buffer: bytearray | None = None,
+    batch: IoBatch | None = None,
 ) -> tuple[TlsTransport, RecordingProtocol, FakeTransport, TlsServer]:
     """Return a TLS transport after its handshake."""
     buffer = buffer or bytearray(2 * MAX_TLS_RECORD_PLAINTEXT_BYTES)
     reader = reader or RecordingProtocol()
     raw, provider = FakeTransport(), TlsServer(file)
-    tls = TlsTransport(default_ssl_context(), "localhost", reader, buffer)
+    tls = TlsTransport(default_ssl_context(), "localhost", reader, buffer, batch=batch)
     tls.connection_made(raw)
     while data := raw.take():
         tls.data_received(provider.handshake(data))
@@ -157,6 +161,19 @@ async def test_tls_records_received_together_are_delivered_together(trusted: Pat
     tls, reader, _, provider = connect(trusted)
     tls.data_received(provider.encrypt(b"HTTP/1.1 200 OK\r\n", b"content-length: 0\r\n", b"\r\n"))
     assert (reader.chunks, reader.was_reading) == ([b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"], [True])
+
+
+async def test_tls_small_read_waits_for_the_batch_or_the_end_of_the_connection(trusted: Path) -> None:
+    batch = IoBatch(asyncio.get_running_loop())
+    tls, reader, _, provider = connect(trusted, batch=batch)
+    tls.data_received(provider.encrypt(b"one"))
+    tls.data_received(provider.encrypt(b" two"))
+    assert (reader.chunks, tls.is_reading()) == ([], False)
+    batch.handle()
+    assert (reader.chunks, tls.is_reading()) == ([b"one two"], True)
+    tls.data_received(provider.encrypt(b"last"))
+    tls.eof_received()
+    assert reader.chunks == [b"one two", b"last"]
 
 
 async def test_tls_transport_is_not_reading_while_more_data_is_buffered(trusted: Path) -> None:

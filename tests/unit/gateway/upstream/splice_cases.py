@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
+from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, BufferedRead
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.gateway.routing.providers import UpstreamOrigin
@@ -57,8 +58,14 @@ class FakeTransport:
         self.reading = False
 
 
+class FakeLoop:
+    def call_soon(self, callback: object) -> None: ...
+
+
 class FakePool:
     def __init__(self) -> None:
+        loop: Any = FakeLoop()
+        self.io_batch = IoBatch(loop)
         self.fast_paths = True
         self.body_parts: list[bytes] = []
         self.parked: list[UpstreamConnection] = []
@@ -107,7 +114,7 @@ class Stream:
         self.connection = UpstreamConnection(self.pool, UpstreamOrigin("127.0.0.1", 1, uses_tls=False))
         self.buffered = BufferedRead(self.connection, bytearray(4 * MAX_DIRECT_READ_BYTES))
         client: Any = self.client
-        self.splice = Splice(SocketWriter(client), ChunkTemplate((PREFIX, SUFFIX), client_parts))
+        self.splice = Splice(SocketWriter(client, self.pool.io_batch), ChunkTemplate((PREFIX, SUFFIX), client_parts))
         upstream: Any = self.upstream
         self.buffered.connection_made(upstream)
         self.receiver = FakeReceiver(self.splice)
@@ -117,6 +124,11 @@ class Stream:
         self.feed(HEAD + chunk(b""))
 
     def feed(self, data: bytes) -> None:
+        """Deliver data to the current reader, and handle the batch."""
+        self.read(data)
+        self.pool.io_batch.handle()
+
+    def read(self, data: bytes) -> None:
         """Deliver data to the current reader."""
         reader: Any = self.upstream.readers[-1] if self.upstream.readers else self.connection
         reader.data_received(data)
@@ -209,3 +221,25 @@ def test_splice_paused_client_uses_buffered_read() -> None:
     stream.feed(chunk(b"came before"))
     assert stream.client.written[-1] == chunk(b"came before")
     assert stream.upstream.readers[-1] is stream.buffered
+
+
+def test_idle_connection_with_an_unhandled_read_is_not_reused() -> None:
+    """Otherwise an unrequested response would be taken for that of the next request."""
+    stream = Stream()
+    stream.feed(END)
+    assert stream.pool.parked == [stream.connection]
+    assert stream.connection.is_usable
+    stream.read(HEAD)
+    assert not stream.connection.is_usable
+    stream.pool.io_batch.handle()
+    assert not stream.connection.is_usable
+    assert not stream.upstream.reading
+
+
+def test_last_data_before_the_end_of_the_connection_is_handled() -> None:
+    stream = Stream()
+    stream.feed(chunk(b"one")[:-1])
+    stream.read(b"\n" + END)
+    assert not stream.receiver.ended
+    stream.connection.eof_received()
+    assert stream.receiver.ended
