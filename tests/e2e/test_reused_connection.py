@@ -87,7 +87,7 @@ def test_reused_connection_client_half_close_closes_upstream(
     short_timeout_gateway: Gateway, provider_a: FakeProvider
 ) -> None:
     gate = Gate()
-    for script in (hold(gate) + answer(200, b"{}"), sse([openai_wire.role()]) + hold(gate)):
+    for script in (hold(gate) + answer(200, b"{}"), sse([openai_wire.role()], end=hold(gate))):
         with reused_connection(short_timeout_gateway) as raw:
             provider_a.requests.clear()
             provider_a.plays(script)
