@@ -60,7 +60,7 @@ test: $(VENV)/.dev ## run the checks of lint and all tests
 	@$(BIN)/python -m tests.steps
 
 test-general: $(VENV)/.dev ## run the tests with every fast path disabled
-	SVC_FASTPATH=0 $(BIN)/python -m pytest -p tests.parallel --processes 3
+	SVC_FASTPATH=0 $(BIN)/python -m pytest -n 3
 
 lint: $(VENV)/.dev ## check format, types, imports, prose and links
 	$(BIN)/ruff check .
