@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from svc.recipes import make
@@ -17,6 +18,10 @@ CONSOLE = Path(__file__).parents[1] / "console"
 EMBEDDING_CACHE = CACHE.with_name("svc-embedding")
 """Of its own, so that the model is no model of this machine in other tests."""
 MODEL = "smollm2-135m"
+
+# An example takes longer than hypothesis allows by default if other processes need the cores.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -42,59 +42,44 @@ class IoBatch:
     the connection's last `handle_read`. `eof_received` may precede it, and must call `handle` first.
     """
 
-    __slots__ = ("_loop", "_requests", "_responses", "_writers", "is_handling")
+    __slots__ = ("_loop", "_requests", "_responses", "is_handling", "writers")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._responses: list[tuple[BatchedReader, bytes]] = []
         self._requests: list[tuple[BatchedReader, bytes]] = []
-        self._writers: list[BatchedWriter] = []
+        self.writers: list[BatchedWriter] = []
+        """Writers with data that waits for the end of the batch."""
         self.is_handling = False
         """Whether a batch is being handled, so that writes may wait for its end."""
 
-    def add_response(self, reader: BatchedReader, data: bytes) -> None:
-        """Add a read from a provider. Nothing else may be read from the connection before `handle`."""
-        self._responses.append((reader, data))
-        self._schedule()
+    def add(self, reader: BatchedReader, data: bytes, is_request: bool) -> None:
+        """Add a read. Nothing else may be read from the connection before `handle`.
 
-    def add_request(self, reader: BatchedReader, data: bytes) -> None:
-        """Add a read from a client. They are handled after those from providers, which free connections."""
-        self._requests.append((reader, data))
-        self._schedule()
-
-    def _schedule(self) -> None:
+        Requests of clients are handled after the responses of providers, which free connections.
+        """
+        (self._requests if is_request else self._responses).append((reader, data))
         count = len(self._responses) + len(self._requests)
         if count >= MAX_READS_PER_BATCH:
             self.handle()
         elif count == 1:
             self._loop.call_soon(self.handle)
 
-    def add_writer(self, writer: BatchedWriter) -> None:
-        """Flush the writer at the end of the batch."""
-        self._writers.append(writer)
-
     def handle(self) -> None:
         """Handle all reads now, and send what they wrote."""
         if self.is_handling or not (self._responses or self._requests):
             return
-        responses, self._responses = self._responses, []
-        requests, self._requests = self._requests, []
+        reads, self._responses = self._responses, []
+        reads += self._requests
+        self._requests.clear()
         self.is_handling = True
-        try:
-            for reader, data in responses:
-                _handle_read(reader, data)
-            for reader, data in requests:
-                _handle_read(reader, data)
-        finally:
-            self.is_handling = False
-            writers, self._writers = self._writers, []
-            for writer in writers:
-                writer.flush()
-
-
-def _handle_read(reader: BatchedReader, data: bytes) -> None:
-    try:
-        reader.handle_read(data)
-    except Exception:  # an internal error must not affect the other connections
-        log.exception("error while handling a read")
-        reader.abort()
+        for reader, data in reads:
+            try:
+                reader.handle_read(data)
+            except Exception:  # an internal error must not affect the other connections
+                log.exception("error while handling a read")
+                reader.abort()
+        self.is_handling = False
+        writers, self.writers = self.writers, []
+        for writer in writers:
+            writer.flush()

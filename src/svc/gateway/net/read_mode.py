@@ -89,7 +89,7 @@ class DirectRead(EventForwarder):
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= MAX_DIRECT_REQUEST_BYTES:
-            self._batch.add_request(self, data)
+            self._batch.add(self, data, True)
             return
         self.use_buffered()
         self._protocol.wait_turn()

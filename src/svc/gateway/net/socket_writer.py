@@ -65,7 +65,7 @@ class SocketWriter:
             self._waiting += data
         else:
             self._waiting = data
-            batch.add_writer(self)
+            batch.writers.append(self)
 
     def flush(self) -> None:
         """Send the data that waits for the end of the batch, unless the transport is closing."""

@@ -166,7 +166,7 @@ class TlsTransport:
         if not self._is_handshake_done:
             self._handshake()
         elif self._batch is not None and len(data) <= MAX_DIRECT_READ_BYTES:
-            self._batch.add_response(self, b"")
+            self._batch.add(self, b"", False)
         else:
             self._deliver_plaintext()
 

@@ -194,7 +194,7 @@ class UpstreamConnection(CallConnection):
             self.on_large_read()
         elif splice is None and self.buffered_read is not None:  # over TLS, TlsTransport has added the read
             self._has_unhandled_read = True
-            self.io_batch.add_response(self, data)
+            self.io_batch.add(self, data, False)
             return
         start = splice.forward(data) if splice is not None else 0
         if start < len(data):

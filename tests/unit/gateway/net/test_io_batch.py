@@ -75,9 +75,9 @@ def test_io_batch_handles_responses_then_requests_and_sends_last() -> None:
     (batch, loop), events = make_batch(), []
     writer, _ = make_writer(events, batch)
     reader = RecordingReader(events, lambda: writer.write_later(b"x"))
-    batch.add_request(reader, b"request")
-    batch.add_response(reader, b"response 1")
-    batch.add_response(reader, b"response 2")
+    batch.add(reader, b"request", True)
+    batch.add(reader, b"response 1", False)
+    batch.add(reader, b"response 2", False)
     assert (events, len(loop.callbacks)) == ([], 1)
     loop.callbacks[0]()
     assert events == ["response 1", "response 2", "request", "sent xxx"]
@@ -89,9 +89,9 @@ def test_io_batch_full_is_handled_at_once() -> None:
     (batch, loop), events = make_batch(), []
     for number in range(MAX_READS_PER_BATCH):
         assert events == []
-        batch.add_request(RecordingReader(events), b"%d" % number)
+        batch.add(RecordingReader(events), b"%d" % number, True)
     assert events == [str(number) for number in range(MAX_READS_PER_BATCH)]
-    batch.add_request(RecordingReader(events), b"next")
+    batch.add(RecordingReader(events), b"next", True)
     assert len(loop.callbacks) == 2  # the read after a full batch is handled in this turn as well
 
 
@@ -103,9 +103,9 @@ def test_io_batch_failed_read_aborts_only_its_connection(caplog: pytest.LogCaptu
         raise LookupError("internal")
 
     with caplog.at_level(logging.ERROR):
-        batch.add_request(RecordingReader(events, lambda: writer.write_later(b"a")), b"first")
-        batch.add_request(RecordingReader(events, fail), b"failing")
-        batch.add_request(RecordingReader(events, lambda: writer.write_later(b"b")), b"last")
+        batch.add(RecordingReader(events, lambda: writer.write_later(b"a")), b"first", True)
+        batch.add(RecordingReader(events, fail), b"failing", True)
+        batch.add(RecordingReader(events, lambda: writer.write_later(b"b")), b"last", True)
         batch.handle()
     assert events == ["first", "failing", "abort", "last", "sent ab"]
     assert "LookupError: internal" in caplog.text
@@ -115,7 +115,7 @@ def test_io_batch_failed_read_aborts_only_its_connection(caplog: pytest.LogCaptu
 def test_io_batch_read_during_a_batch_is_handled_in_the_next() -> None:
     (batch, loop), events = make_batch(), []
     late = RecordingReader(events)
-    batch.add_response(RecordingReader(events, lambda: batch.add_response(late, b"late")), b"first")
+    batch.add(RecordingReader(events, lambda: batch.add(late, b"late", False)), b"first", False)
     loop.callbacks[0]()
     assert events == ["first"]
     loop.callbacks[1]()
@@ -142,7 +142,7 @@ def test_write_later_precedes_what_follows(then: Callable[[SocketWriter], None],
         then(writer)
         assert events == expected
 
-    batch.add_request(RecordingReader(events, write), b"request")
+    batch.add(RecordingReader(events, write), b"request", True)
     batch.handle()
     assert events == expected
 
@@ -162,7 +162,7 @@ def test_write_later_to_a_connection_that_is_aborted_is_dropped() -> None:
         writer.write_later(b"x")
         transport.closing = True
 
-    batch.add_request(RecordingReader(events, write_and_abort), b"request")
+    batch.add(RecordingReader(events, write_and_abort), b"request", True)
     batch.handle()
     assert events == ["request"]
 
@@ -172,7 +172,7 @@ async def test_io_batch_of_a_loop_is_handled_before_the_loss_of_a_connection() -
     loop = asyncio.get_running_loop()
     events: list[str] = []
     batch = IoBatch(loop)
-    batch.add_request(RecordingReader(events), b"request")
+    batch.add(RecordingReader(events), b"request", True)
     loop.call_soon(events.append, "lost")
     await asyncio.sleep(0)
     assert events == ["request", "lost"]

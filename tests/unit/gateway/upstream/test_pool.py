@@ -1,64 +1,20 @@
-"""Connections that are cancelled at the moment when they are established, or that need a descriptor too many."""
+"""Connections that are cancelled at the moment when they are established."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
-import os
-import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
 import pytest
 import uvloop
 
 from svc.gateway.routing.providers import UpstreamOrigin
-from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
 from svc.gateway.upstream.pool import UpstreamPool
 
 COUNT = 20
-
-
-class LastCallback(ResponseReceiver):
-    """`name` is set to the name of the last callback of a call."""
-
-    def __init__(self) -> None:
-        self.name: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def on_resend(self) -> None:
-        pass
-
-    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        pass
-
-    def on_body(self, data: bytes) -> None:
-        pass
-
-    def on_end(self) -> None:
-        self.name.set_result("on_end")
-
-    def on_connection_lost(self, reason: str, *, timed_out: bool, connected: bool) -> None:
-        self.name.set_result("on_connection_lost")
-
-    def on_no_socket(self, reason: str) -> None:
-        self.name.set_result("on_no_socket")
-
-    def on_internal_error(self) -> None:
-        self.name.set_result("on_internal_error")
-
-
-@contextlib.contextmanager
-def no_free_descriptor() -> Iterator[None]:
-    """Lower the soft limit of this process to the first free descriptor."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    first_free = os.open(os.devnull, os.O_RDONLY)
-    os.close(first_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def connections() -> int:
@@ -104,18 +60,3 @@ def test_pool_cancelled_while_connecting_leaks_no_connection(
     finally:
         gc.enable()
     assert errors == []
-
-
-@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_connect_without_free_descriptor_is_not_a_lost_connection(
-    new_loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    async def main() -> str:
-        receiver = LastCallback()
-        upstream = UpstreamPool(connect_timeout=5)
-        with no_free_descriptor():
-            upstream.connect(UpstreamOrigin("127.0.0.1", 9, uses_tls=False), UpstreamCall(receiver, ()))
-            return await receiver.name
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        assert runner.run(main()) == "on_no_socket"
