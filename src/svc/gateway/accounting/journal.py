@@ -40,6 +40,8 @@ MAX_BUFFERED_LINES: Final = 20_000
 """The maximum number of lines in memory while the disk is not writable."""
 JOURNAL_SUFFIX: Final = ".journal"
 DISK_FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_END_OF_LINE: Final = b"}\n"
+"""The end of a record's line. `encode_record` leaves it out, because the access log has one more field."""
 _os_write: Final = os.write  # a global, because the hot path saves the attribute lookup
 
 
@@ -69,6 +71,7 @@ class Journal:
         self.summaries: deque[SegmentSummary] = deque(maxlen=MAX_SEGMENT_SUMMARIES)
         """Summaries of sealed segments, in order. The ingester removes them."""
         self._summary: SegmentSummary | None = None
+        """The summary of the current segment. None before its first line."""
         self._summarizes = summarizes
         self._descriptor = -1
         self._file_handle: _OpenJournalFile | None = None
@@ -95,21 +98,43 @@ class Journal:
         self._descriptor, self._file_handle, self._size, self.path = file, _OpenJournalFile(file), 0, path
         self._rotate_at = JOURNAL_ROTATE_BYTES
 
-    def append(self, line: bytes, record: RequestRecord | None = None) -> None:
-        """Append the line of `record`, including its newline. Never raises: if a write fails, memory keeps the line."""
+    def append(self, line: bytes) -> None:
+        """Append a line, including its newline, without a summary: the ingester parses it.
+
+        Never raises: if a write fails, memory keeps the line.
+        """
         if self.is_full:
             self._buffer_line(line)
             return
         written = self._write(line)
         if written != len(line):
-            self._handle_failed_write(written, line)
+            self._handle_failed_write([line], written, written)
             return
-        if record is None or not self._summarizes:
-            self.seal_segment()
-        else:
-            self._add_to_summary(record, written)
+        self.seal_segment()
         self._size += written
         if self._size >= self._rotate_at:
+            self._rotate()
+
+    def append_records(self, records: list[RequestRecord]) -> None:
+        """Append the lines of encoded records, in one write. Never raises: memory keeps what cannot be written."""
+        lines = [record.line + _END_OF_LINE for record in records]
+        if self.is_full:
+            for line in lines:
+                self._buffer_line(line)
+            return
+        data = lines[0] if len(lines) == 1 else b"".join(lines)
+        written = self._write(data)
+        line_count = len(lines) if written == len(data) else data[:written].count(b"\n")
+        complete_bytes = 0
+        for record, line in zip(records[:line_count], lines, strict=False):
+            size = len(line)
+            if self._summarizes:
+                self._add_to_summary(record, size)
+            self._size += size
+            complete_bytes += size
+        if line_count < len(lines):
+            self._handle_failed_write(lines[line_count:], written, written - complete_bytes)
+        elif self._size >= self._rotate_at:
             self._rotate()
 
     def _add_to_summary(self, record: RequestRecord, size: int) -> None:
@@ -159,9 +184,10 @@ class Journal:
         except OSError as error:
             log.warning("a new journal cannot be created: %s", error)
 
-    def _handle_failed_write(self, written: int, line: bytes) -> None:
+    def _handle_failed_write(self, lines: list[bytes], written: int, incomplete: int) -> None:
+        """Keep the lines that were not written. `incomplete` are the bytes of the first of them that were."""
         if self._is_closed:
-            self._write_separate_file([line])
+            self._write_separate_file(lines)
             return
         self.is_full = True
         if written:  # a partial write without an error means that the disk is full
@@ -169,10 +195,11 @@ class Journal:
         if not self._full_logged:
             log.error("the journal in %s cannot be written: %s", self._folder, self.full_reason)
         self._full_logged = True
-        if written:  # remove the incomplete line
+        if incomplete:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
-        self._buffer_line(line)
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - incomplete)
+        for line in lines:
+            self._buffer_line(line)
 
     def _buffer_line(self, line: bytes) -> None:
         with self._buffer_lock:

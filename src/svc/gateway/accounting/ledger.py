@@ -62,6 +62,8 @@ class Ledger(RequestObserver):
         self._home = home
         self._rejects_when_full = settings.when_full == "refuse"
         self._is_stopping = False
+        self._ended: list[RequestRecord] = []
+        """The encoded records since the last `on_records_end`."""
         self._price_fetch_pending = False
         """Whether a price lookup is due."""
         self._timestamp_second = 0
@@ -111,12 +113,18 @@ class Ledger(RequestObserver):
             )
 
     def on_end(self, record: RequestRecord) -> None:
-        """Append the record to the journal. Rejected requests that reached no provider have no entry."""
+        """Encode the record. Rejected requests that reached no provider have no entry."""
         is_local = record.status == "ok" and record.model is not None
         if record.attempt_count > 0 or record.from_cache or is_local:
             if not record.line:
                 record.line = encode_record(record)
-            self.journal.append(record.line + b"}\n", record)
+            self._ended.append(record)
+
+    def on_records_end(self) -> None:
+        """Append the records to the journal."""
+        if self._ended:
+            records, self._ended = self._ended, []
+            self.journal.append_records(records)
 
     def timestamp(self) -> str:
         """Return the current UTC time in the format of ledger entries."""

@@ -116,6 +116,7 @@ class RequestRecord:
         "http_status",
         "is_timed",
         "key",
+        "last_attempt",
         "limit_name",
         "limit_state",
         "line",
@@ -136,6 +137,8 @@ class RequestRecord:
     """The use of that limit of the key. None for other limits."""
     error_message: str
     """The message of the error that ended the request, or empty."""
+    last_attempt: AttemptRecord | None
+    """The last attempt that ended, if an observer needs attempts."""
     trace_context: bytes
     """The header lines of the client's trace, or empty."""
     client_field: bytes
@@ -170,6 +173,7 @@ class RequestRecord:
         limit_name: str = "",
         limit_state: LimitState | None = None,
         error_message: str = "",
+        last_attempt: AttemptRecord | None = None,
         trace_context: bytes = b"",
         client_field: bytes = b"",
         is_timed: bool = True,
@@ -196,6 +200,7 @@ class RequestRecord:
         self.limit_name = limit_name
         self.limit_state = limit_state
         self.error_message = error_message
+        self.last_attempt = last_attempt
         self.trace_context = trace_context
         self.client_field = client_field
         self.is_timed = is_timed

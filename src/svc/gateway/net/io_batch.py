@@ -1,9 +1,10 @@
-"""Handles small reads of several connections together, and then sends what was written.
+"""Handles small reads of several connections together, step by step, and then sends what was written.
 
-    read, read, read ──> handle, handle, handle ──> send, send, send
+    read, read, read ──> handle, handle, handle ──> step, step, step ──> ... ──> send, send, send
 
 A request runs through hundreds of functions, and the kernel through as many for each read and write. One after the
-other, they displace each other from the processor's caches. In batches, each finds its code there.
+other, they displace each other from the processor's caches. In batches, each finds its code there. A step is a part of
+the work whose code fits in these caches.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ class BatchedReader(Protocol):
         """Close the connection after an internal error in `handle_read`."""
 
 
+class BatchedWork(Protocol):
+    """Work that continues in steps."""
+
+    def run_step(self) -> None:
+        """Run the next step. Something else may have ended the work since it was added."""
+
+
 class BatchedWriter(Protocol):
     """A writer with data that waits for the end of a batch."""
 
@@ -36,18 +44,20 @@ class BatchedWriter(Protocol):
 
 
 class IoBatch:
-    """The reads of one event loop that have not been handled, and the writes of the current batch.
+    """The reads of one event loop that have not been handled, and the steps and writes of the current batch.
 
     The loop handles the reads of a turn in the same turn, before it reads again. So `connection_lost` always follows
-    the connection's last `handle_read`. `eof_received` may precede it, and must call `handle` first.
+    the connection's last `handle_read`. `eof_received` may precede it, and must call `handle` first. Nothing else of
+    the loop runs between two steps.
     """
 
-    __slots__ = ("_loop", "_requests", "_responses", "is_handling", "writers")
+    __slots__ = ("_loop", "_requests", "_responses", "_steps", "is_handling", "writers")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._responses: list[tuple[BatchedReader, bytes]] = []
         self._requests: list[tuple[BatchedReader, bytes]] = []
+        self._steps: list[BatchedWork] = []
         self.writers: list[BatchedWriter] = []
         """Writers with data that waits for the end of the batch."""
         self.is_handling = False
@@ -65,21 +75,47 @@ class IoBatch:
         elif count == 1:
             self._loop.call_soon(self.handle)
 
+    def run_step(self, work: BatchedWork) -> None:
+        """Run the next step of some work: after the present step of the batch's other work, or now without a batch."""
+        if self.is_handling:
+            self._steps.append(work)
+        else:
+            work.run_step()
+
     def handle(self) -> None:
-        """Handle all reads now, and send what they wrote."""
+        """Handle all reads now, with the steps that follow, and send what they wrote."""
         if self.is_handling or not (self._responses or self._requests):
             return
         reads, self._responses = self._responses, []
         reads += self._requests
         self._requests.clear()
         self.is_handling = True
-        for reader, data in reads:
-            try:
-                reader.handle_read(data)
-            except Exception:  # an internal error must not affect the other connections
-                log.exception("error while handling a read")
-                reader.abort()
-        self.is_handling = False
+        try:
+            for reader, data in reads:
+                try:
+                    reader.handle_read(data)
+                except Exception:  # an internal error must not affect the other connections
+                    log.exception("error while handling a read")
+                    reader.abort()
+            self._run_steps()
+        finally:
+            self.is_handling = False
+            self._flush_writers()
+
+    def _run_steps(self) -> None:
+        """Run the first step of all work, then the second of all, and so on."""
+        while self._steps:
+            steps, self._steps = self._steps, []
+            for work in steps:
+                try:
+                    work.run_step()
+                except Exception:  # as above
+                    log.exception("error in a step of %r", work)
+
+    def _flush_writers(self) -> None:
         writers, self.writers = self.writers, []
         for writer in writers:
-            writer.flush()
+            try:
+                writer.flush()
+            except Exception:  # as above
+                log.exception("error while sending")

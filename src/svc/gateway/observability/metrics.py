@@ -96,7 +96,6 @@ class RequestMetrics(RequestObserver):
         self._attempts: dict[tuple[str, str, str, str], AttemptHistogram] = {}
         """By provider, model, outcome label and code."""
         self._operations = OperationMetrics()
-        self._last_attempt: AttemptRecord | None = None
         self._retries: dict[tuple[str, str], int] = {}
         """By provider and model."""
         self.errors: dict[str, int] = {}
@@ -105,7 +104,6 @@ class RequestMetrics(RequestObserver):
         """Requests that each limit rejected."""
 
     def on_attempt(self, attempt: AttemptRecord) -> None:
-        self._last_attempt = attempt
         labels = (attempt.provider, attempt.model, ATTEMPT_OUTCOME_LABELS[attempt.outcome], attempt.code or "")
         histogram = self._attempts.get(labels) or self._add_attempts(labels)
         histogram.attempts += 1
@@ -130,7 +128,7 @@ class RequestMetrics(RequestObserver):
         if record.code is not None:
             self._count_error(record.code, record.limit_name)
         if record.attempt_count:
-            self._operations.count(record, self._last_attempt)
+            self._operations.count(record)
             usage = record.bill.usage
             if usage is not None:
                 counts.prompt_tokens += usage.prompt_tokens

@@ -39,7 +39,7 @@ class OperationMetrics:
         self._operations: dict[tuple[str, str, str, str], OperationCounts] = {}
         """By endpoint, provider, model, and error type, which is empty for a success."""
 
-    def count(self, record: RequestRecord, last_attempt: AttemptRecord | None) -> None:
+    def count(self, record: RequestRecord) -> None:
         """Count the attempts and the usage of a request that reached a provider."""
         labels = (record.endpoint, record.provider or "", record.model or "", "")
         operation = self._operations.get(labels) or self._add(labels)
@@ -47,9 +47,8 @@ class OperationMetrics:
             for attempt in record.attempt_records:
                 self._count_attempt(record.endpoint, attempt)
         elif record.is_timed:  # one attempt, which succeeded
-            seconds = record.duration_seconds
-            if last_attempt is not None and last_attempt.request_id == record.request_id:
-                seconds = last_attempt.duration_ms / 1000
+            attempt_record = record.last_attempt
+            seconds = record.duration_seconds if attempt_record is None else attempt_record.duration_ms / 1000
             operation.seconds += seconds
             operation.durations[duration_bucket(seconds)] += 1
         usage = record.bill.usage

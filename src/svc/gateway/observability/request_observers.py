@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from svc.gateway.accounting.record import AttemptRecord, RequestRecord
+from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.observability.access_log import AccessLogEntry
 from svc.gateway.observability.observer import RequestObserver, RequestStart
 
@@ -21,9 +22,22 @@ class RequestObservers:
     A fault in an observer is logged, and does not affect the client.
     """
 
-    __slots__ = ("on_attempt", "on_end", "on_first_byte", "on_other_response", "on_refusal", "on_start")
+    __slots__ = (
+        "_batch",
+        "_ended",
+        "on_attempt",
+        "on_end",
+        "on_first_byte",
+        "on_other_response",
+        "on_records_end",
+        "on_refusal",
+        "on_start",
+    )
 
-    def __init__(self, observers: tuple[RequestObserver, ...]) -> None:
+    def __init__(self, observers: tuple[RequestObserver, ...], batch: IoBatch) -> None:
+        self._batch = batch
+        self._ended: list[RequestRecord] = []
+        """The records of requests whose end is reported at the next step of the batch."""
         self.on_start: tuple[Callable[[RequestStart], None], ...] = tuple(
             [observer.on_start for observer in _overriding(observers, "on_start")]
         )
@@ -38,6 +52,9 @@ class RequestObservers:
         )
         self.on_end: tuple[Callable[[RequestRecord], None], ...] = tuple(
             [observer.on_end for observer in _overriding(observers, "on_end")]
+        )
+        self.on_records_end: tuple[Callable[[], None], ...] = tuple(
+            [observer.on_records_end for observer in _overriding(observers, "on_records_end")]
         )
         self.on_other_response: tuple[Callable[[AccessLogEntry, bytes, str], None], ...] = tuple(
             [observer.on_other_response for observer in _overriding(observers, "on_other_response")]
@@ -69,17 +86,44 @@ class RequestObservers:
 
     def report_end(self, record: RequestRecord) -> None:
         """Report that a request ended, or was refused before any attempt. Call it before the last byte is sent."""
-        if record.code is not None and not record.attempt_count and not record.from_cache:
-            for on_refusal in self.on_refusal:
-                try:
-                    on_refusal(record)
-                except Exception:  # boundary: a fault must not affect the client
-                    log.exception(OBSERVER_FAULT, on_refusal)
+        self._ended.append(record)
+        self.run_step()
+
+    def report_end_in_step(self, record: RequestRecord) -> None:
+        """Report that a request ended, at the next step of the batch of reads. Send the last byte in a step after it.
+
+        Each observer gets the records of the batch one after the other.
+        """
+        self._ended.append(record)
+        if len(self._ended) == 1:
+            self._batch.run_step(self)
+
+    def run_step(self) -> None:
+        """Report the requests that have ended."""
+        records, self._ended = self._ended, []
+        if not records:
+            return
+        for record in records:
+            if record.code is not None and not record.attempt_count and not record.from_cache:
+                self._report_refusal(record)
         for on_end in self.on_end:
+            for record in records:
+                try:
+                    on_end(record)
+                except Exception:  # boundary: a fault must not affect the client
+                    log.exception(OBSERVER_FAULT, on_end)
+        for on_records_end in self.on_records_end:
             try:
-                on_end(record)
+                on_records_end()
             except Exception:  # boundary: a fault must not affect the client
-                log.exception(OBSERVER_FAULT, on_end)
+                log.exception(OBSERVER_FAULT, on_records_end)
+
+    def _report_refusal(self, record: RequestRecord) -> None:
+        for on_refusal in self.on_refusal:
+            try:
+                on_refusal(record)
+            except Exception:  # boundary: a fault must not affect the client
+                log.exception(OBSERVER_FAULT, on_refusal)
 
     def report_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str = "") -> None:
         """Report a response without a `RequestRecord`."""

@@ -43,18 +43,12 @@ class RequestTracer(RequestObserver):
         """Keeps prompts and answers. None leaves them out of the spans."""
         self._url_scheme = url_scheme
         self._worker_spans = worker_spans
-        self._last_attempt: AttemptRecord | None = None
-
-    def on_attempt(self, attempt: AttemptRecord) -> None:
-        self._last_attempt = attempt
 
     def on_end(self, record: RequestRecord) -> None:
         content = self.content.take(record.request_id) if self.content is not None else None
         trace = self._sample(record.trace_context) if content is None else content.trace
         if trace is not None:
-            request = RequestTrace(
-                trace, record, self._last_attempt, time.time_ns(), time.monotonic(), self._url_scheme, content
-            )
+            request = RequestTrace(trace, record, time.time_ns(), time.monotonic(), self._url_scheme, content)
             if self._worker_spans is not None and record.endpoint.startswith(_SPEECH_PATHS):
                 self._worker_spans.add_request(record.request_id, trace, request.set_worker_parent())
             if not self._add(request) and content is not None:
@@ -80,7 +74,6 @@ class RequestTrace:
         self,
         trace: SampledTrace,
         record: RequestRecord,
-        last_attempt: AttemptRecord | None,
         ended_ns: int,
         ended_at: float,
         url_scheme: str,
@@ -95,8 +88,7 @@ class RequestTrace:
         """The same time as `ended_ns`, as a value of `time.monotonic`."""
         self._attempts = record.attempt_records
         if not self._attempts and record.attempt_count:  # one attempt that succeeded, which the record describes
-            is_known = last_attempt is not None and last_attempt.request_id == record.request_id
-            self._attempts = (last_attempt,) if is_known and last_attempt is not None else (_describe_attempt(record),)
+            self._attempts = (record.last_attempt or _describe_attempt(record),)
         self.span_count = 1 + len(self._attempts)
         self._worker_parent_id = b""
 

@@ -48,6 +48,7 @@ class ResponseReplay:
         "attempt_records",
         "backend",
         "dropped_fields",
+        "last_attempt",
         "resume_count",
     )
 
@@ -61,6 +62,7 @@ class ResponseReplay:
         self.attempt: Attempt | None = None
         self.attempt_count = 0
         self.attempt_records: tuple[AttemptRecord, ...] = ()
+        self.last_attempt: AttemptRecord | None = None
         self.resume_count = 0
         self.dropped_fields = cached.dropped
         self.backend = backend

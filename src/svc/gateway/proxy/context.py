@@ -145,6 +145,7 @@ class GatewayContext:
         self.rate_limiter.configure(settings.limits)
 
     def _on_tick(self, now: float) -> None:
+        self.upstream.io_batch.handle()  # data that has arrived in time
         self.request_log.flush()
         self.ledger.journal.seal_segment_if_idle()
         for attempt in list(self.attempts):
@@ -204,7 +205,7 @@ def create_context(
         response_origins=response_origins or ResponseOrigins(),
         clock=Clock(),
         request_ids=RequestIds(),
-        observers=RequestObservers(observers),
+        observers=RequestObservers(observers, upstream.io_batch),
         trace_content=next((observer.content for observer in observers if isinstance(observer, RequestTracer)), None),
         client_connections=set(),
         exchanges=set(),

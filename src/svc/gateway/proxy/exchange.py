@@ -6,7 +6,11 @@
             └───┘     └─ no backend left ────────────> done
            failure    on_disconnect, total timeout: from any state
 
-An exchange runs in callbacks and has no asyncio task, which saves CPU time for each request.
+An exchange runs in callbacks and has no asyncio task, which saves CPU time for each request. It runs in steps: those
+of a batch of reads (`io_batch`) run together, step by step. Without a batch, each step follows the last one directly.
+
+    request   ──> route ──> start attempts
+    response  ──> record ──> send
 """
 
 from __future__ import annotations
@@ -57,6 +61,11 @@ log = logging.getLogger("svc.gateway")
 _UNSAFE_FIELD_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 _NO_BODY: Final = RequestBody(b"")
 """The body of a request that is rejected before its body is read."""
+# The next step of an exchange.
+_ROUTE: Final = 0
+_START_ATTEMPTS: Final = 1
+_RECORD_RESPONSE: Final = 2
+_SEND_RESPONSE: Final = 3
 _now: Final = time.monotonic  # a global, because the hot path saves the attribute lookup
 
 
@@ -75,6 +84,9 @@ class Exchange(RetryOwner):
     """Keeps the response for a span, if the request is sampled and `[telemetry] content` is true."""
     _reservation: Reservation | None = None
     _routing_info: RoutingInfo | None = None
+    _response: EncodedResponse | None = None
+    """The complete response, which the next steps record and send."""
+    _next_step: int = _ROUTE
     _has_started_stream: bool = False
     _is_event_stream: bool = True
     """Whether the response that has started consists of events, and not of audio."""
@@ -110,8 +122,26 @@ class Exchange(RetryOwner):
         self._context.exchanges.add(self)
         if self._context.trace_content is not None:
             self._keep_content(self._context.trace_content, body)
-        try:  # inlines `run_guarded`, which would need a closure for each request
-            self._check_and_route()
+        self._context.upstream.io_batch.run_step(self)
+
+    def _run_step(self, step: int) -> None:
+        """Run a step after the present one of the batch's other requests."""
+        self._next_step = step
+        self._context.upstream.io_batch.run_step(self)
+
+    def run_step(self) -> None:
+        """Run the next step. Send an error response for any exception, as `run_guarded` does."""
+        if self.is_done:
+            return
+        try:
+            if self._next_step == _ROUTE:
+                self._check_and_route()
+            elif self._next_step == _START_ATTEMPTS:
+                self._start_attempts()
+            elif self._next_step == _RECORD_RESPONSE:
+                self._record_response()
+            else:
+                self._send_response()
         except SvcError as error:
             self.reject(error)
         except Exception:  # noqa: BLE001
@@ -164,7 +194,7 @@ class Exchange(RetryOwner):
         cache = self._context.config.current.cache
         is_cacheable = self._endpoint.cache_route and not self._body.is_stored and self._body.earlier_items is None
         if cache is None or not is_cacheable:
-            self._start_retry_loop(routing_info, backends, self._started_at)
+            self._start_retry_loop(routing_info, backends)
         else:
             self._look_up_cached(cache, routing_info, backends)
 
@@ -172,7 +202,7 @@ class Exchange(RetryOwner):
         """Send the cached response if a backend in `backends` produced it. Otherwise start the attempts."""
         cache_key = cache.cache_key(self._api_key, self._endpoint.cache_route, self._body.raw, self.forwarded_head)
         if cache_key is None:
-            self._start_retry_loop(routing_info, backends, self._started_at)
+            self._start_retry_loop(routing_info, backends)
             return
 
         start = partial(self._replay_or_start, cache, cache_key, routing_info, backends)
@@ -196,7 +226,7 @@ class Exchange(RetryOwner):
             self._replay_cached(cached, backend)
         else:
             self._recorder = self._sink = cache.start_recording(cache_key, self._sink)
-            self._start_retry_loop(routing_info, backends, _now())
+            self._start_retry_loop(routing_info, backends)
 
     def _replay_cached(self, cached: CachedResponse, backend: Backend) -> None:
         """Send a cached response, which costs no tokens and no money."""
@@ -209,7 +239,8 @@ class Exchange(RetryOwner):
         self._response_source = replay
         replay.start(_now())
 
-    def _start_retry_loop(self, routing_info: RoutingInfo, backends: tuple[Backend, ...], started_at: float) -> None:
+    def _start_retry_loop(self, routing_info: RoutingInfo, backends: tuple[Backend, ...]) -> None:
+        """Start the attempts when the limits of the key admit the request."""
         retry_loop: RetryLoop
         if len(backends) > 1 and self._context.config.current.policy.hedge_after > 0:
             retry_loop = HedgedRetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
@@ -217,7 +248,7 @@ class Exchange(RetryOwner):
             retry_loop = RetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
         self._response_source = retry_loop
         if not self._context.rate_limiter.has_limits(self._api_key):
-            retry_loop.start(started_at)
+            self._run_step(_START_ATTEMPTS)
         elif routing_info.is_metered:
             self._context.rate_limiter.admit(self._api_key, routing_info, self._body, backends, self._on_admission)
         else:
@@ -225,14 +256,17 @@ class Exchange(RetryOwner):
 
     def _on_admission(self, reservation: Reservation | SvcError) -> None:
         """Start the attempts, or send the error if a limit of the key is reached."""
-        source = self._response_source
         if isinstance(reservation, SvcError):
             self._send_error(reservation)
-        elif self.is_done or source is None:  # the client disconnected while the limits were checked
+        elif self.is_done:  # the client disconnected while the limits were checked
             reservation.commit(0, 0.0)
         else:
             self._reservation = reservation
-            self.run_guarded(lambda: source.start(_now()))
+            self._run_step(_START_ATTEMPTS)
+
+    def _start_attempts(self) -> None:
+        if self._response_source is not None:
+            self._response_source.start(_now())
 
     def reject(self, error: SvcError) -> None:
         """Send an error response. A request without a reservation still counts for the key's `rpm` limit.
@@ -316,9 +350,9 @@ class Exchange(RetryOwner):
         if response.native_id:
             self._remember_origin(response.native_id)
         if self._body.is_stored:
-            self._store_response(response.body, lambda: self._send_response(response, now))
+            self._store_response(response.body, lambda: self._complete(response, now))
         else:
-            self._send_response(response, now)
+            self._complete(response, now)
 
     def on_stream_chunk(self, attempt: Attempt, chunk: bytes, transform: StreamTransform) -> None:
         if not self._has_started_stream and transform.native_id:
@@ -370,13 +404,25 @@ class Exchange(RetryOwner):
     def _report_first_byte(self) -> None:
         self._context.observers.report_first_byte(self.request_id, self._first_byte_at - self._started_at)
 
-    def _send_response(self, response: EncodedResponse, now: float) -> None:
-        self._first_byte_at = now
+    def _complete(self, response: EncodedResponse, now: float) -> None:
+        self._response, self._first_byte_at = response, now
+        self._run_step(_RECORD_RESPONSE)
+
+    def _record_response(self) -> None:
+        response = self._response
+        if response is None:
+            return
         if self._context.observers.on_first_byte:
             self._report_first_byte()
         if self._content is not None:
             self._content.append(response.body)
-        self._record_outcome("ok", 200, response.usage)
+        self._record_outcome("ok", 200, response.usage, precedes_step=True)
+        self._run_step(_SEND_RESPONSE)
+
+    def _send_response(self) -> None:
+        response = self._response
+        if response is None:
+            return
         if self._recorder is not None and not response.headers:  # the cache does not keep headers
             self._recorder.append(response.body)
             self._cache_response(self._recorder)
@@ -486,9 +532,18 @@ class Exchange(RetryOwner):
         return find_requested_model(self._body.raw) if isinstance(error, InvalidRequest) else None
 
     def _record_outcome(
-        self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
+        self,
+        status: RequestStatus,
+        http_status: int,
+        reported_usage: TokenUsage | None,
+        error: SvcError | None = None,
+        *,
+        precedes_step: bool = False,
     ) -> None:
-        """Compute the bill, and report the end to the observers. Call this before the last byte is sent."""
+        """Compute the bill, and report the end to the observers. Call this before the last byte is sent.
+
+        `precedes_step`: the last byte is sent in a later step, so that the end can be reported in a step before it.
+        """
         context, source = self._context, self._response_source
         now, backend = _now(), None
         if source is not None:
@@ -527,6 +582,7 @@ class Exchange(RetryOwner):
             from_cache=isinstance(source, ResponseReplay),
             resume_count=source.resume_count if source is not None else 0,
             attempt_records=source.attempt_records if source is not None else (),
+            last_attempt=source.last_attempt if source is not None else None,
             limit_name=error.limit if error is not None and isinstance(error, RateLimited) else "",
             limit_state=error.state if isinstance(error, LimitReached) else None,
             error_message=error.message if error is not None else "",
@@ -534,7 +590,10 @@ class Exchange(RetryOwner):
             upstream_request_id=echoable_text(upstream_request_id) if upstream_request_id else None,
             trace_context=self.trace_context,
         )
-        context.observers.report_end(record)
+        if precedes_step:
+            context.observers.report_end_in_step(record)
+        else:
+            context.observers.report_end(record)
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:

@@ -111,6 +111,7 @@ class ProviderTest(AttemptOwner):
                 bill=self.bill,
                 code=None if error is None else error.code,
                 attempt_records=() if error is None else (attempt,),
+                last_attempt=attempt,
                 client_field=client_field,
             )
         )

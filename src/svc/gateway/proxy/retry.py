@@ -108,6 +108,8 @@ class RetryLoop(AttemptOwner):
     attempt_count: int = 0
     attempt_records: tuple[AttemptRecord, ...] = ()
     """Attempts that ended. Empty for one attempt that succeeded: the record of the request describes it."""
+    last_attempt: AttemptRecord | None = None
+    """The last attempt that ended."""
     dropped_fields: tuple[str, ...] = ()
     """Fields of the request that the backend's dialect lacks."""
     backend: Backend | None = None
@@ -362,6 +364,7 @@ class RetryLoop(AttemptOwner):
         )
         if is_recorded:
             self.attempt_records = (*self.attempt_records, record)
+        self.last_attempt = record
         context.observers.report_attempt(record)
 
     def _bill_part(self, attempt: Attempt, reported_usage: TokenUsage | None) -> PartialUsage:

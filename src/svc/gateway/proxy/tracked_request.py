@@ -78,6 +78,7 @@ class TrackedRequest:
         context.tracked_request_ids.add(self._identity.request_id)
         if first_byte_at is not None:
             context.observers.report_first_byte(self._identity.request_id, first_byte_at - self._started_at)
+        attempt: AttemptRecord | None = None
         attempt_records: tuple[AttemptRecord, ...] = ()
         if model is not None:
             attempt = self._attempt_record(model, status, code, now - self._started_at)
@@ -101,6 +102,7 @@ class TrackedRequest:
                 first_byte_seconds=None if first_byte_at is None else first_byte_at - self._started_at,
                 code=code,
                 attempt_records=attempt_records,
+                last_attempt=attempt,
                 limit_name=rejection.limit if isinstance(rejection, RateLimited) else "",
                 limit_state=rejection.state if isinstance(rejection, LimitReached) else None,
                 error_message=rejection.message if rejection is not None else "",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from svc.errors import ProviderFailed
 from svc.gateway.upstream.splice import Splice, StreamSink
+
+log = logging.getLogger("svc.gateway")
 
 
 class ResponseReceiver(ABC):
@@ -127,6 +130,17 @@ class UpstreamCall:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
             receiver.on_no_socket(reason)
+
+    def run_step(self) -> None:
+        """Report the end of a complete response to the receiver, unless the call is cancelled."""
+        receiver = self.receiver
+        if receiver is None:
+            return
+        try:
+            receiver.on_end()
+        except Exception:  # an internal error must not count as a failure of the provider
+            log.exception("error while handling a response")
+            receiver.on_internal_error()
 
     def pause(self) -> None:
         """Stop reading from the upstream until `resume`."""

@@ -361,8 +361,8 @@ class UpstreamConnection(CallConnection):
             self._pool.release(self)
         else:
             self.transport.abort()
-        if call is not None and call.receiver is not None:
-            call.receiver.on_end()
+        if call is not None:
+            self.io_batch.run_step(call)
 
     def _is_idle(self) -> bool:
         """Return whether the request is sent completely and the connection reads.

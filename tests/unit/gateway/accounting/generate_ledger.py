@@ -39,6 +39,7 @@ OTHER_ATTRIBUTES = {
     'limit_name: str = ""': "The limit that rejected the request (see `RateLimited`), or empty.",
     "limit_state: LimitState | None = None": "The use of that limit of the key. None for other limits.",
     'error_message: str = ""': "The message of the error that ended the request, or empty.",
+    "last_attempt: AttemptRecord | None = None": "The last attempt that ended, if an observer needs attempts.",
     'trace_context: bytes = b""': "The header lines of the client's trace, or empty.",
     'client_field: bytes = b""': "The end of the access log line, see `encode_client_field`.",
     "is_timed: bool = True": "Whether the duration is a latency. The client determines the duration of live speech.",

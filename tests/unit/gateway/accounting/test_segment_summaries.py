@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -69,7 +70,8 @@ def record(
 
 
 def write(journal: Journal, one: RequestRecord) -> None:
-    journal.append(encode_record(one) + b"}\n", one)
+    one.line = encode_record(one)
+    journal.append_records([one])
 
 
 def entries_in(batch: EntryBatch) -> list[LedgerEntry]:
@@ -242,8 +244,10 @@ def test_ingest_random_failures_and_rotations_adds_each_entry_once(
             usage = TokenUsage(dice.randrange(100), dice.randrange(100))
             bill = Bill(usage, dice.randrange(10**9) / 10**9)
             made.append(one := record(number, number * 9.0, dice.choice(KEYS[: 1 + seed % 3]), bill=bill))
-            line = encode_record(one) + b"}\n"
-            journal.append(line, one if dice.random() < 0.95 else None)
+            if dice.random() < 0.95:
+                write(journal, one)
+            else:
+                journal.append(encode_record(one) + b"}\n")
             match dice.randrange(60):
                 case 0 | 1 | 2 | 3:
                     journal.seal_segment()
@@ -408,3 +412,39 @@ def test_wait_for_journal_writers_returns_after_close_or_timeout(tmp_path: Path)
         wait_for_journal_writers(tmp_path / "journal", 60)
         assert 0.5 <= time.monotonic() - began < 30
         closer.join()
+
+
+@pytest.mark.parametrize("line_count", [0, 1, 2, 3])
+@pytest.mark.parametrize("more_bytes", [0, 1, 100])
+def test_disk_that_fills_within_a_write_loses_no_record(tmp_path: Path, line_count: int, more_bytes: int) -> None:
+    """Complete lines stay in the file and in its summary, and memory keeps the others. None is stored twice."""
+    records = [record(number, number) for number in range(3)]
+    for each in records:
+        each.line = encode_record(each)
+    room = sum(len(each.line) + len(b"}\n") for each in records[:line_count]) + more_bytes
+    with (
+        contextlib.closing(SqliteDatabase(tmp_path / "svc.db")) as database,
+        open_journal(tmp_path / "journal") as journal,
+    ):
+        database.migrate()
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        try:
+            journal.append_records(records)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert journal.is_full == (line_count < 3)
+        assert journal.path.read_bytes() == b"".join(each.line + b"}\n" for each in records[:line_count])
+        journal.seal_segment()
+        assert sum(summary.line_count for summary in journal.summaries) == line_count
+        if journal.is_full:
+            journal.recover()
+        write(journal, record(3, 3.0))
+        ingester = JournalIngester(tmp_path / "journal", database, journal=journal)
+        journal.close()
+        ingester.ingest_all()
+        ingest_orphans(tmp_path / "journal", database)
+        assert sorted(each.request_id for each in database.list_entries()) == [
+            f"{PROCESS}{number:08x}" for number in range(4)
+        ]
+        assert sum(each.requests for each in database.aggregate_usage("key")) == 4

@@ -30,7 +30,8 @@ def main(field: str, home: Path) -> dict[str, Any]:
     journal.start_new_file()
     for number, count in enumerate(COUNTS):
         record = _record(number, Bill(TokenUsage(10, 5).add(TokenUsage(**{field: count})), 0.25))
-        journal.append(encode_record(record) + b"}\n", record)
+        record.line = encode_record(record)
+        journal.append_records([record])
     journal.seal_segment()
     (summary,) = journal.summaries
     data = journal.path.read_bytes()

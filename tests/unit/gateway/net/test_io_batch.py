@@ -1,8 +1,9 @@
-"""Reads are handled in order and sent together, also when one of them fails."""
+"""Reads are handled in order and step by step, and sent together, also when one of them fails."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,25 @@ class RecordingReader:
 
     def abort(self) -> None:
         self.events.append("abort")
+
+
+class RecordingWork:
+    """Adds its steps to a shared list. The second step fails if `fails` is true."""
+
+    def __init__(self, events: list[str], name: str, batch: IoBatch, *, fails: bool = False) -> None:
+        self.events = events
+        self.name = name
+        self.batch = batch
+        self.fails = fails
+        self.count = 0
+
+    def run_step(self) -> None:
+        self.count += 1
+        self.events.append(f"{self.name} {self.count}")
+        if self.fails and self.count == 2:
+            raise LookupError("internal")
+        if self.count < 3:
+            self.batch.run_step(self)
 
 
 class RecordingTransport:
@@ -110,6 +130,69 @@ def test_io_batch_failed_read_aborts_only_its_connection(caplog: pytest.LogCaptu
     assert events == ["first", "failing", "abort", "last", "sent ab"]
     assert "LookupError: internal" in caplog.text
     assert not batch.is_handling
+
+
+def test_io_batch_runs_each_step_of_all_work_before_the_next() -> None:
+    (batch, _), events = make_batch(), []
+    writer, _ = make_writer(events, batch)
+    for name in ("a", "b"):
+        work = RecordingWork(events, name, batch)
+        batch.add(RecordingReader(events, functools.partial(batch.run_step, work)), name.encode(), True)
+    batch.add(RecordingReader(events, lambda: writer.write_later(b"x")), b"c", True)
+    batch.handle()
+    assert events == ["a", "b", "c", "a 1", "b 1", "a 2", "b 2", "a 3", "b 3", "sent x"]
+
+
+def test_io_batch_step_without_a_batch_runs_now() -> None:
+    (batch, loop), events = make_batch(), []
+    batch.run_step(RecordingWork(events, "a", batch))
+    assert (events, loop.callbacks) == (["a 1", "a 2", "a 3"], [])
+
+
+def test_io_batch_failed_step_affects_no_other_work(caplog: pytest.LogCaptureFixture) -> None:
+    (batch, _), events = make_batch(), []
+    writer, _ = make_writer(events, batch)
+
+    def start() -> None:
+        writer.write_later(b"x")
+        batch.run_step(RecordingWork(events, "bad", batch, fails=True))
+        batch.run_step(RecordingWork(events, "good", batch))
+
+    batch.add(RecordingReader(events, start), b"read", True)
+    with caplog.at_level(logging.ERROR):
+        batch.handle()
+    assert events == ["read", "bad 1", "good 1", "bad 2", "good 2", "good 3", "sent x"]
+    assert "LookupError: internal" in caplog.text
+
+
+def test_io_batch_handles_later_reads_after_a_failed_abort(caplog: pytest.LogCaptureFixture) -> None:
+    """Even a fault in the handling of faults leaves no batch open, and loses no write."""
+    (batch, _), events = make_batch(), []
+    writer, _ = make_writer(events, batch)
+    broken_writer, broken_transport = make_writer(events, batch)
+
+    def fail() -> None:
+        writer.write_later(b"x")
+        raise LookupError("internal")
+
+    def write_to_broken() -> None:
+        broken_writer.write_later(b"y")
+
+    def fail_to_write(data: bytes) -> None:
+        raise RuntimeError("broken transport")
+
+    reader = RecordingReader(events, fail)
+    reader.abort = reader.on_read  # type: ignore[method-assign]
+    broken_transport.write = fail_to_write  # type: ignore[method-assign]
+    batch.add(RecordingReader(events, write_to_broken), b"first", True)
+    batch.add(reader, b"failing", True)
+    with caplog.at_level(logging.ERROR), pytest.raises(LookupError):
+        batch.handle()
+    assert (events, batch.is_handling, batch.writers) == (["first", "failing", "sent xx"], False, [])
+    assert "RuntimeError: broken transport" in caplog.text
+    batch.add(RecordingReader(events), b"next", True)
+    batch.handle()
+    assert events[-1] == "next"
 
 
 def test_io_batch_read_during_a_batch_is_handled_in_the_next() -> None:
