@@ -14,7 +14,7 @@ from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway
 from tests.e2e.test_memory import resident
 from tests.fakes import anthropic_wire, openai_wire
-from tests.fakes.http_client import request_bytes
+from tests.fakes.http_client import RawClient, request_bytes
 from tests.fakes.provider import FakeProvider, Recorded
 from tests.fakes.script import Gate, Script, answer, body, end, head, hold, pause, raw, sse
 
@@ -93,6 +93,51 @@ def test_backpressure_unread_stream_on_reused_connection_uses_bounded_memory(
         provider_a.wait(STREAM_COUNT, 20)
         wait_until_still(provider_a.requests)
         assert (resident(gateway) - before) / STREAM_COUNT < 256 * KIB
+
+
+CACHING = "[cache]\nenabled = true\n[gateway]\nwrite_timeout = 0.5\n"
+CACHED = {"model": GPT, "messages": HI}
+
+
+def cache_long_response(gateway: Gateway, provider: FakeProvider, client: RawClient) -> bytes:
+    """Let the gateway cache a response of 1 MB and the head of the request, which it returns."""
+    provider.always_plays(answer(200, openai_wire.chat("x" * 1_000_000)))
+    request = request_bytes("POST", "/v1/chat/completions", CACHED, key=gateway.key)
+    for _ in range(3):
+        client.send(request)
+        assert client.read().status == 200
+    return request
+
+
+def test_backpressure_client_that_reads_no_cached_response_is_closed(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    """The responses are sent at the end of a batch of reads, after the connection has become idle."""
+    gateway = start_gateway(config=CACHING)
+    with gateway.raw() as client:
+        request = cache_long_response(gateway, provider_a, client)
+        for _ in range(20):  # more than the buffers of the sockets hold
+            client.send(request)
+            time.sleep(0.02)
+        time.sleep(2)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := client.socket.recv(1 << 20):  # raises TimeoutError while the connection is open
+                received += len(data)
+        assert received < 20_000_000
+
+
+def test_backpressure_pipelined_cached_responses_use_bounded_memory(
+    start_gateway: StartGateway, provider_a: FakeProvider
+) -> None:
+    gateway = start_gateway(config=CACHING)
+    with gateway.raw() as client:
+        request = cache_long_response(gateway, provider_a, client)
+        before = resident(gateway)
+        client.send(request * 100)  # the gateway reads these requests together
+        assert gateway.request("GET", "/health").status == 200
+        time.sleep(0.2)
+        assert resident(gateway) - before < 16 * KIB * KIB
 
 
 STREAM = {"model": GPT, "messages": HI, "stream": True}

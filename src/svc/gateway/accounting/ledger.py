@@ -62,8 +62,8 @@ class Ledger(RequestObserver):
         self._home = home
         self._rejects_when_full = settings.when_full == "refuse"
         self._is_stopping = False
-        self._ended: list[RequestRecord] = []
-        """The encoded records since the last `on_records_end`."""
+        self._waiting_records: list[RequestRecord] = []
+        """The encoded records since the last `on_batch_end`."""
         self._price_fetch_pending = False
         """Whether a price lookup is due."""
         self._timestamp_second = 0
@@ -118,12 +118,12 @@ class Ledger(RequestObserver):
         if record.attempt_count > 0 or record.from_cache or is_local:
             if not record.line:
                 record.line = encode_record(record)
-            self._ended.append(record)
+            self._waiting_records.append(record)
 
-    def on_records_end(self) -> None:
+    def on_batch_end(self) -> None:
         """Append the records to the journal."""
-        if self._ended:
-            records, self._ended = self._ended, []
+        if self._waiting_records:
+            records, self._waiting_records = self._waiting_records, []
             self.journal.append_records(records)
 
     def timestamp(self) -> str:

@@ -46,25 +46,27 @@ class BatchedWriter(Protocol):
 class IoBatch:
     """The reads of one event loop that have not been handled, and the steps and writes of the current batch.
 
-    The loop handles the reads of a turn in the same turn, before it reads again. So `connection_lost` always follows
-    the connection's last `handle_read`. `eof_received` may precede it, and must call `handle` first. Nothing else of
-    the loop runs between two steps.
+    The loop handles the reads of a turn in the same turn. So `connection_lost` always follows the connection's last
+    `handle_read`. The loop may call `eof_received` before the batch is handled, which therefore calls `handle` first.
+    It may also read more from the connection, which must not overtake the first read. Nothing else of the loop runs
+    between two steps.
     """
 
-    __slots__ = ("_loop", "_requests", "_responses", "_steps", "is_handling", "writers")
+    __slots__ = ("_loop", "_requests", "_responses", "_waiting_work", "is_handling", "writers")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._responses: list[tuple[BatchedReader, bytes]] = []
         self._requests: list[tuple[BatchedReader, bytes]] = []
-        self._steps: list[BatchedWork] = []
+        self._waiting_work: list[BatchedWork] = []
+        """The work whose next step has not run."""
         self.writers: list[BatchedWriter] = []
         """Writers with data that waits for the end of the batch."""
         self.is_handling = False
         """Whether a batch is being handled, so that writes may wait for its end."""
 
-    def add(self, reader: BatchedReader, data: bytes, is_request: bool) -> None:
-        """Add a read. Nothing else may be read from the connection before `handle`.
+    def add(self, reader: BatchedReader, data: bytes, *, is_request: bool) -> None:
+        """Add a read. Reads of one connection are handled in order.
 
         Requests of clients are handled after the responses of providers, which free connections.
         """
@@ -75,10 +77,10 @@ class IoBatch:
         elif count == 1:
             self._loop.call_soon(self.handle)
 
-    def run_step(self, work: BatchedWork) -> None:
+    def schedule_step(self, work: BatchedWork) -> None:
         """Run the next step of some work: after the present step of the batch's other work, or now without a batch."""
         if self.is_handling:
-            self._steps.append(work)
+            self._waiting_work.append(work)
         else:
             work.run_step()
 
@@ -96,20 +98,26 @@ class IoBatch:
                     reader.handle_read(data)
                 except Exception:  # an internal error must not affect the other connections
                     log.exception("error while handling a read")
-                    reader.abort()
+                    self._abort(reader)
             self._run_steps()
         finally:
             self.is_handling = False
             self._flush_writers()
 
+    def _abort(self, reader: BatchedReader) -> None:
+        try:
+            reader.abort()
+        except Exception:  # it must not affect the other connections
+            log.exception("error while closing a connection")
+
     def _run_steps(self) -> None:
         """Run the first step of all work, then the second of all, and so on."""
-        while self._steps:
-            steps, self._steps = self._steps, []
-            for work in steps:
+        while self._waiting_work:
+            round_of_work, self._waiting_work = self._waiting_work, []
+            for work in round_of_work:
                 try:
                     work.run_step()
-                except Exception:  # as above
+                except Exception:  # it must not affect the other requests
                     log.exception("error in a step of %r", work)
 
     def _flush_writers(self) -> None:
@@ -117,5 +125,5 @@ class IoBatch:
         for writer in writers:
             try:
                 writer.flush()
-            except Exception:  # as above
+            except Exception:  # it must not affect the other connections
                 log.exception("error while sending")

@@ -89,8 +89,9 @@ class DirectRead(EventForwarder):
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= MAX_DIRECT_REQUEST_BYTES:
-            self._batch.add(self, data, True)
+            self._batch.add(self, data, is_request=True)
             return
+        self._batch.handle()  # a small read of this connection may wait
         self.use_buffered()
         self._protocol.wait_turn()
         self._protocol.receive(data)

@@ -166,7 +166,7 @@ class TlsTransport:
         if not self._is_handshake_done:
             self._handshake()
         elif self._batch is not None and len(data) <= MAX_DIRECT_READ_BYTES:
-            self._batch.add(self, b"", False)
+            self._batch.add(self, b"", is_request=False)
         else:
             self._deliver_plaintext()
 

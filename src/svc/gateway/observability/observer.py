@@ -46,7 +46,7 @@ class RequestObserver:
     def on_end(self, record: RequestRecord) -> None:
         """Handle the end of a request, before the last byte of the response is sent."""
 
-    def on_records_end(self) -> None:
+    def on_batch_end(self) -> None:
         """Called after the `on_end` of one or more requests, before the last bytes of their responses are sent."""
 
     def on_other_response(self, entry: AccessLogEntry, client_field: bytes, limit_name: str) -> None:

@@ -24,20 +24,23 @@ class RequestObservers:
 
     __slots__ = (
         "_batch",
-        "_ended",
+        "_is_scheduled",
+        "_waiting_records",
         "on_attempt",
+        "on_batch_end",
         "on_end",
         "on_first_byte",
         "on_other_response",
-        "on_records_end",
         "on_refusal",
         "on_start",
     )
 
     def __init__(self, observers: tuple[RequestObserver, ...], batch: IoBatch) -> None:
         self._batch = batch
-        self._ended: list[RequestRecord] = []
+        self._waiting_records: list[RequestRecord] = []
         """The records of requests whose end is reported at the next step of the batch."""
+        self._is_scheduled = False
+        """Whether the batch runs `run_step`."""
         self.on_start: tuple[Callable[[RequestStart], None], ...] = tuple(
             [observer.on_start for observer in _overriding(observers, "on_start")]
         )
@@ -53,8 +56,8 @@ class RequestObservers:
         self.on_end: tuple[Callable[[RequestRecord], None], ...] = tuple(
             [observer.on_end for observer in _overriding(observers, "on_end")]
         )
-        self.on_records_end: tuple[Callable[[], None], ...] = tuple(
-            [observer.on_records_end for observer in _overriding(observers, "on_records_end")]
+        self.on_batch_end: tuple[Callable[[], None], ...] = tuple(
+            [observer.on_batch_end for observer in _overriding(observers, "on_batch_end")]
         )
         self.on_other_response: tuple[Callable[[AccessLogEntry, bytes, str], None], ...] = tuple(
             [observer.on_other_response for observer in _overriding(observers, "on_other_response")]
@@ -86,7 +89,7 @@ class RequestObservers:
 
     def report_end(self, record: RequestRecord) -> None:
         """Report that a request ended, or was refused before any attempt. Call it before the last byte is sent."""
-        self._ended.append(record)
+        self._waiting_records.append(record)
         self.run_step()
 
     def report_end_in_step(self, record: RequestRecord) -> None:
@@ -94,13 +97,15 @@ class RequestObservers:
 
         Each observer gets the records of the batch one after the other.
         """
-        self._ended.append(record)
-        if len(self._ended) == 1:
-            self._batch.run_step(self)
+        self._waiting_records.append(record)
+        if not self._is_scheduled or not self._batch.is_handling:
+            self._is_scheduled = True
+            self._batch.schedule_step(self)
 
     def run_step(self) -> None:
         """Report the requests that have ended."""
-        records, self._ended = self._ended, []
+        self._is_scheduled = False
+        records, self._waiting_records = self._waiting_records, []
         if not records:
             return
         for record in records:
@@ -112,11 +117,11 @@ class RequestObservers:
                     on_end(record)
                 except Exception:  # boundary: a fault must not affect the client
                     log.exception(OBSERVER_FAULT, on_end)
-        for on_records_end in self.on_records_end:
+        for on_batch_end in self.on_batch_end:
             try:
-                on_records_end()
+                on_batch_end()
             except Exception:  # boundary: a fault must not affect the client
-                log.exception(OBSERVER_FAULT, on_records_end)
+                log.exception(OBSERVER_FAULT, on_batch_end)
 
     def _report_refusal(self, record: RequestRecord) -> None:
         for on_refusal in self.on_refusal:

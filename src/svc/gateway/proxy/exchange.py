@@ -122,12 +122,12 @@ class Exchange(RetryOwner):
         self._context.exchanges.add(self)
         if self._context.trace_content is not None:
             self._keep_content(self._context.trace_content, body)
-        self._context.upstream.io_batch.run_step(self)
+        self._context.upstream.io_batch.schedule_step(self)
 
-    def _run_step(self, step: int) -> None:
+    def _schedule_step(self, step: int) -> None:
         """Run a step after the present one of the batch's other requests."""
         self._next_step = step
-        self._context.upstream.io_batch.run_step(self)
+        self._context.upstream.io_batch.schedule_step(self)
 
     def run_step(self) -> None:
         """Run the next step. Send an error response for any exception, as `run_guarded` does."""
@@ -248,7 +248,7 @@ class Exchange(RetryOwner):
             retry_loop = RetryLoop(self, self._context, self._endpoint, routing_info, self._body, backends)
         self._response_source = retry_loop
         if not self._context.rate_limiter.has_limits(self._api_key):
-            self._run_step(_START_ATTEMPTS)
+            self._schedule_step(_START_ATTEMPTS)
         elif routing_info.is_metered:
             self._context.rate_limiter.admit(self._api_key, routing_info, self._body, backends, self._on_admission)
         else:
@@ -262,7 +262,7 @@ class Exchange(RetryOwner):
             reservation.commit(0, 0.0)
         else:
             self._reservation = reservation
-            self._run_step(_START_ATTEMPTS)
+            self._schedule_step(_START_ATTEMPTS)
 
     def _start_attempts(self) -> None:
         if self._response_source is not None:
@@ -406,7 +406,7 @@ class Exchange(RetryOwner):
 
     def _complete(self, response: EncodedResponse, now: float) -> None:
         self._response, self._first_byte_at = response, now
-        self._run_step(_RECORD_RESPONSE)
+        self._schedule_step(_RECORD_RESPONSE)
 
     def _record_response(self) -> None:
         response = self._response
@@ -416,8 +416,8 @@ class Exchange(RetryOwner):
             self._report_first_byte()
         if self._content is not None:
             self._content.append(response.body)
-        self._record_outcome("ok", 200, response.usage, precedes_step=True)
-        self._run_step(_SEND_RESPONSE)
+        self._record_outcome("ok", 200, response.usage, is_sent_in_later_step=True)
+        self._schedule_step(_SEND_RESPONSE)
 
     def _send_response(self) -> None:
         response = self._response
@@ -538,11 +538,11 @@ class Exchange(RetryOwner):
         reported_usage: TokenUsage | None,
         error: SvcError | None = None,
         *,
-        precedes_step: bool = False,
+        is_sent_in_later_step: bool = False,
     ) -> None:
         """Compute the bill, and report the end to the observers. Call this before the last byte is sent.
 
-        `precedes_step`: the last byte is sent in a later step, so that the end can be reported in a step before it.
+        `is_sent_in_later_step`: the last byte is sent in a later step, and the end can be reported in a step before it.
         """
         context, source = self._context, self._response_source
         now, backend = _now(), None
@@ -590,7 +590,7 @@ class Exchange(RetryOwner):
             upstream_request_id=echoable_text(upstream_request_id) if upstream_request_id else None,
             trace_context=self.trace_context,
         )
-        if precedes_step:
+        if is_sent_in_later_step:
             context.observers.report_end_in_step(record)
         else:
             context.observers.report_end(record)

@@ -107,6 +107,8 @@ class ClientConnection(RequestParser):
             self._exchange.pause()
         elif self._asgi is not None:
             self._asgi.pause_writing()
+        if self._state == "idle" and self._active_request is None:  # the response was sent at the end of a batch
+            self._prepare_dispatch()
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
@@ -181,6 +183,8 @@ class ClientConnection(RequestParser):
 
     def _prepare_dispatch(self) -> bool:
         """Return whether a request can be dispatched. Otherwise enter the state that the connection waits in."""
+        if self._queue:  # responses to pipelined requests must not accumulate until the end of the batch
+            self.socket_writer.flush()
         if self._is_write_paused:  # the client must read first: `pause_writing` has set `_deadline`
             if self._state != "unread" and not self.transport.is_closing():
                 self._state = "unread"

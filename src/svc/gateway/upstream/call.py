@@ -62,6 +62,15 @@ class ResponseReceiver(ABC):
         """Handle an exception in a callback. It has been logged, and the connection is closed."""
 
 
+def report_end(receiver: ResponseReceiver) -> None:
+    """Report the end of a complete response, or an internal error if that raises an exception."""
+    try:
+        receiver.on_end()
+    except Exception:  # an internal error must not count as a failure of the provider
+        log.exception("error while handling a response")
+        receiver.on_internal_error()
+
+
 class CallConnection(ABC):
     """The methods of an upstream connection that a call uses."""
 
@@ -133,14 +142,8 @@ class UpstreamCall:
 
     def run_step(self) -> None:
         """Report the end of a complete response to the receiver, unless the call is cancelled."""
-        receiver = self.receiver
-        if receiver is None:
-            return
-        try:
-            receiver.on_end()
-        except Exception:  # an internal error must not count as a failure of the provider
-            log.exception("error while handling a response")
-            receiver.on_internal_error()
+        if self.receiver is not None:
+            report_end(self.receiver)
 
     def pause(self) -> None:
         """Stop reading from the upstream until `resume`."""

@@ -190,11 +190,12 @@ class UpstreamConnection(CallConnection):
     def data_received(self, data: bytes) -> None:
         """Handle a read. `Splice.data_received` replaces this method for small reads of a stream without TLS."""
         splice = self.splice
-        if len(data) > MAX_DIRECT_READ_BYTES:
+        is_large = len(data) > MAX_DIRECT_READ_BYTES
+        if is_large:
             self.on_large_read()
-        elif splice is None and self.buffered_read is not None:  # over TLS, TlsTransport has added the read
-            self._has_unhandled_read = True
-            self.io_batch.add(self, data, False)
+        if splice is None and self.buffered_read is not None and (not is_large or self._has_unhandled_read):
+            self._has_unhandled_read = True  # over TLS, TlsTransport has added the read
+            self.io_batch.add(self, data, is_request=False)
             return
         start = splice.forward(data) if splice is not None else 0
         if start < len(data):
@@ -362,7 +363,7 @@ class UpstreamConnection(CallConnection):
         else:
             self.transport.abort()
         if call is not None:
-            self.io_batch.run_step(call)
+            self.io_batch.schedule_step(call)
 
     def _is_idle(self) -> bool:
         """Return whether the request is sent completely and the connection reads.

@@ -13,7 +13,7 @@ from svc.dialects.base import EncodedRequest, RequestParts
 from svc.errors import ProviderFailed
 from svc.gateway.routing.backends import Backend
 from svc.gateway.routing.fair_queue import FairQueue
-from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
+from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall, report_end
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.pool import UpstreamPool
 from svc.gateway.upstream.splice import Splice
@@ -131,7 +131,7 @@ class QueuedCall(UpstreamCall):
         self.take_receiver()
         receiver.on_head(status, headers)
         receiver.on_body(raw)
-        receiver.on_end()
+        report_end(receiver)
 
     def take_receiver(self) -> ResponseReceiver | None:
         """Leave the queue, and return the receiver for its last callback."""
@@ -197,7 +197,7 @@ class _StreamReceiver(ResponseReceiver):
     def on_end(self) -> None:
         receiver = self._call.take_receiver()
         if receiver is not None:
-            receiver.on_end()
+            report_end(receiver)
 
     def on_connection_lost(self, reason: str, *, timed_out: bool, connected: bool) -> None:
         receiver = self._call.take_receiver()

@@ -416,7 +416,7 @@ def test_wait_for_journal_writers_returns_after_close_or_timeout(tmp_path: Path)
 
 @pytest.mark.parametrize("line_count", [0, 1, 2, 3])
 @pytest.mark.parametrize("more_bytes", [0, 1, 100])
-def test_disk_that_fills_within_a_write_loses_no_record(tmp_path: Path, line_count: int, more_bytes: int) -> None:
+def test_journal_disk_full_within_write_loses_no_record(tmp_path: Path, line_count: int, more_bytes: int) -> None:
     """Complete lines stay in the file and in its summary, and memory keeps the others. None is stored twice."""
     records = [record(number, number) for number in range(3)]
     for each in records:

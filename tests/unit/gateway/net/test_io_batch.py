@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from svc.gateway.net.io_batch import MAX_READS_PER_BATCH, IoBatch
+from svc.gateway.net.read_mode import MAX_DIRECT_REQUEST_BYTES, DirectRead
 from svc.gateway.net.socket_writer import SocketWriter
 
 
@@ -55,7 +56,7 @@ class RecordingWork:
         if self.fails and self.count == 2:
             raise LookupError("internal")
         if self.count < 3:
-            self.batch.run_step(self)
+            self.batch.schedule_step(self)
 
 
 class RecordingTransport:
@@ -95,9 +96,9 @@ def test_io_batch_handles_responses_then_requests_and_sends_last() -> None:
     (batch, loop), events = make_batch(), []
     writer, _ = make_writer(events, batch)
     reader = RecordingReader(events, lambda: writer.write_later(b"x"))
-    batch.add(reader, b"request", True)
-    batch.add(reader, b"response 1", False)
-    batch.add(reader, b"response 2", False)
+    batch.add(reader, b"request", is_request=True)
+    batch.add(reader, b"response 1", is_request=False)
+    batch.add(reader, b"response 2", is_request=False)
     assert (events, len(loop.callbacks)) == ([], 1)
     loop.callbacks[0]()
     assert events == ["response 1", "response 2", "request", "sent xxx"]
@@ -109,9 +110,9 @@ def test_io_batch_full_is_handled_at_once() -> None:
     (batch, loop), events = make_batch(), []
     for number in range(MAX_READS_PER_BATCH):
         assert events == []
-        batch.add(RecordingReader(events), b"%d" % number, True)
+        batch.add(RecordingReader(events), b"%d" % number, is_request=True)
     assert events == [str(number) for number in range(MAX_READS_PER_BATCH)]
-    batch.add(RecordingReader(events), b"next", True)
+    batch.add(RecordingReader(events), b"next", is_request=True)
     assert len(loop.callbacks) == 2  # the read after a full batch is handled in this turn as well
 
 
@@ -123,9 +124,9 @@ def test_io_batch_failed_read_aborts_only_its_connection(caplog: pytest.LogCaptu
         raise LookupError("internal")
 
     with caplog.at_level(logging.ERROR):
-        batch.add(RecordingReader(events, lambda: writer.write_later(b"a")), b"first", True)
-        batch.add(RecordingReader(events, fail), b"failing", True)
-        batch.add(RecordingReader(events, lambda: writer.write_later(b"b")), b"last", True)
+        batch.add(RecordingReader(events, lambda: writer.write_later(b"a")), b"first", is_request=True)
+        batch.add(RecordingReader(events, fail), b"failing", is_request=True)
+        batch.add(RecordingReader(events, lambda: writer.write_later(b"b")), b"last", is_request=True)
         batch.handle()
     assert events == ["first", "failing", "abort", "last", "sent ab"]
     assert "LookupError: internal" in caplog.text
@@ -137,15 +138,15 @@ def test_io_batch_runs_each_step_of_all_work_before_the_next() -> None:
     writer, _ = make_writer(events, batch)
     for name in ("a", "b"):
         work = RecordingWork(events, name, batch)
-        batch.add(RecordingReader(events, functools.partial(batch.run_step, work)), name.encode(), True)
-    batch.add(RecordingReader(events, lambda: writer.write_later(b"x")), b"c", True)
+        batch.add(RecordingReader(events, functools.partial(batch.schedule_step, work)), name.encode(), is_request=True)
+    batch.add(RecordingReader(events, lambda: writer.write_later(b"x")), b"c", is_request=True)
     batch.handle()
     assert events == ["a", "b", "c", "a 1", "b 1", "a 2", "b 2", "a 3", "b 3", "sent x"]
 
 
 def test_io_batch_step_without_a_batch_runs_now() -> None:
     (batch, loop), events = make_batch(), []
-    batch.run_step(RecordingWork(events, "a", batch))
+    batch.schedule_step(RecordingWork(events, "a", batch))
     assert (events, loop.callbacks) == (["a 1", "a 2", "a 3"], [])
 
 
@@ -155,28 +156,24 @@ def test_io_batch_failed_step_affects_no_other_work(caplog: pytest.LogCaptureFix
 
     def start() -> None:
         writer.write_later(b"x")
-        batch.run_step(RecordingWork(events, "bad", batch, fails=True))
-        batch.run_step(RecordingWork(events, "good", batch))
+        batch.schedule_step(RecordingWork(events, "bad", batch, fails=True))
+        batch.schedule_step(RecordingWork(events, "good", batch))
 
-    batch.add(RecordingReader(events, start), b"read", True)
+    batch.add(RecordingReader(events, start), b"read", is_request=True)
     with caplog.at_level(logging.ERROR):
         batch.handle()
     assert events == ["read", "bad 1", "good 1", "bad 2", "good 2", "good 3", "sent x"]
     assert "LookupError: internal" in caplog.text
 
 
-def test_io_batch_handles_later_reads_after_a_failed_abort(caplog: pytest.LogCaptureFixture) -> None:
-    """Even a fault in the handling of faults leaves no batch open, and loses no write."""
+def test_io_batch_failed_abort_or_write_affects_no_other_connection(caplog: pytest.LogCaptureFixture) -> None:
     (batch, _), events = make_batch(), []
     writer, _ = make_writer(events, batch)
     broken_writer, broken_transport = make_writer(events, batch)
 
     def fail() -> None:
-        writer.write_later(b"x")
-        raise LookupError("internal")
-
-    def write_to_broken() -> None:
         broken_writer.write_later(b"y")
+        raise LookupError("internal")
 
     def fail_to_write(data: bytes) -> None:
         raise RuntimeError("broken transport")
@@ -184,21 +181,37 @@ def test_io_batch_handles_later_reads_after_a_failed_abort(caplog: pytest.LogCap
     reader = RecordingReader(events, fail)
     reader.abort = reader.on_read  # type: ignore[method-assign]
     broken_transport.write = fail_to_write  # type: ignore[method-assign]
-    batch.add(RecordingReader(events, write_to_broken), b"first", True)
-    batch.add(reader, b"failing", True)
-    with caplog.at_level(logging.ERROR), pytest.raises(LookupError):
+    batch.add(reader, b"failing", is_request=True)
+    batch.add(RecordingReader(events, lambda: writer.write_later(b"x")), b"next", is_request=True)
+    with caplog.at_level(logging.ERROR):
         batch.handle()
-    assert (events, batch.is_handling, batch.writers) == (["first", "failing", "sent xx"], False, [])
-    assert "RuntimeError: broken transport" in caplog.text
-    batch.add(RecordingReader(events), b"next", True)
-    batch.handle()
-    assert events[-1] == "next"
+    assert (events, batch.is_handling, batch.writers) == (["failing", "next", "sent x"], False, [])
+    for message in ("error while handling a read", "error while closing a connection", "error while sending"):
+        assert message in caplog.text
+
+
+def test_direct_read_large_request_does_not_overtake_a_small_one() -> None:
+    """The loop can read twice from a connection in one turn."""
+    (batch, _), events = make_batch(), []
+
+    class Protocol:
+        def receive(self, data: bytes) -> None:
+            events.append(str(len(data)))
+
+        def wait_turn(self) -> None: ...
+
+    protocol: Any = Protocol()
+    transport: Any = RecordingTransport(events)
+    reader = DirectRead(protocol, transport, batch)
+    reader.data_received(b"small")
+    reader.data_received(bytes(MAX_DIRECT_REQUEST_BYTES + 1))
+    assert events == ["5", str(MAX_DIRECT_REQUEST_BYTES + 1)]
 
 
 def test_io_batch_read_during_a_batch_is_handled_in_the_next() -> None:
     (batch, loop), events = make_batch(), []
     late = RecordingReader(events)
-    batch.add(RecordingReader(events, lambda: batch.add(late, b"late", False)), b"first", False)
+    batch.add(RecordingReader(events, lambda: batch.add(late, b"late", is_request=False)), b"first", is_request=False)
     loop.callbacks[0]()
     assert events == ["first"]
     loop.callbacks[1]()
@@ -225,7 +238,7 @@ def test_write_later_precedes_what_follows(then: Callable[[SocketWriter], None],
         then(writer)
         assert events == expected
 
-    batch.add(RecordingReader(events, write), b"request", True)
+    batch.add(RecordingReader(events, write), b"request", is_request=True)
     batch.handle()
     assert events == expected
 
@@ -245,7 +258,7 @@ def test_write_later_to_a_connection_that_is_aborted_is_dropped() -> None:
         writer.write_later(b"x")
         transport.closing = True
 
-    batch.add(RecordingReader(events, write_and_abort), b"request", True)
+    batch.add(RecordingReader(events, write_and_abort), b"request", is_request=True)
     batch.handle()
     assert events == ["request"]
 
@@ -255,7 +268,7 @@ async def test_io_batch_of_a_loop_is_handled_before_the_loss_of_a_connection() -
     loop = asyncio.get_running_loop()
     events: list[str] = []
     batch = IoBatch(loop)
-    batch.add(RecordingReader(events), b"request", True)
+    batch.add(RecordingReader(events), b"request", is_request=True)
     loop.call_soon(events.append, "lost")
     await asyncio.sleep(0)
     assert events == ["request", "lost"]

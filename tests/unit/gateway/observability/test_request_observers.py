@@ -14,7 +14,7 @@ from svc.gateway.observability.request_observers import RequestObservers
 from svc.wire.key import ApiKey
 
 
-class Recording(RequestObserver):
+class RecordingObserver(RequestObserver):
     """Adds its events to a shared list. The end of the request `bad` fails."""
 
     def __init__(self, name: str, events: list[str]) -> None:
@@ -29,7 +29,7 @@ class Recording(RequestObserver):
         if record.request_id == "bad":
             raise LookupError("internal")
 
-    def on_records_end(self) -> None:
+    def on_batch_end(self) -> None:
         self.events.append(f"{self.name} all")
 
 
@@ -45,7 +45,7 @@ class Reader:
     def handle_read(self, data: bytes) -> None:
         for request_id in self.ids:
             self.observers.report_end_in_step(record(request_id))
-            self.batch.run_step(self)
+            self.batch.schedule_step(self)
         if data:
             self.observers.report_end(record(data.decode()))
 
@@ -85,22 +85,27 @@ def batch() -> IoBatch:
 
 def test_report_end_in_step_groups_the_records_by_observer(batch: IoBatch, caplog: pytest.LogCaptureFixture) -> None:
     events: list[str] = []
-    observers = RequestObservers((Recording("a", events), Recording("b", events)), batch)
+    observers = RequestObservers((RecordingObserver("a", events), RecordingObserver("b", events)), batch)
     with caplog.at_level(logging.ERROR):
-        batch.add(Reader(observers, events, batch, "1", "bad"), b"", False)
-        batch.add(Reader(observers, events, batch, "2"), b"", False)
+        batch.add(Reader(observers, events, batch, "1", "bad"), b"", is_request=False)
+        batch.add(Reader(observers, events, batch, "2"), b"", is_request=False)
         batch.handle()
     assert events == ["a 1", "a bad", "a 2", "b 1", "b bad", "b 2", "a all", "b all", "sent", "sent", "sent"]
     assert caplog.text.count("LookupError: internal") == 2
 
 
-def test_report_end_without_a_batch_or_at_once_reports_now(batch: IoBatch) -> None:
+def test_report_end_in_step_without_a_batch_reports_now(batch: IoBatch) -> None:
     events: list[str] = []
-    observers = RequestObservers((Recording("a", events),), batch)
+    observers = RequestObservers((RecordingObserver("a", events),), batch)
     observers.report_end_in_step(record("1"))
-    observers.report_end(record("2", code="limit"))
-    assert events == ["a 1", "a all", "a refused 2", "a 2", "a all"]
-    events.clear()
-    batch.add(Reader(observers, events, batch, "3"), b"4", False)
+    assert events == ["a 1", "a all"]
+
+
+def test_report_end_in_a_batch_reports_now_and_all_earlier_records(batch: IoBatch) -> None:
+    events: list[str] = []
+    observers = RequestObservers((RecordingObserver("a", events),), batch)
+    batch.add(Reader(observers, events, batch, "3"), b"4", is_request=False)
     batch.handle()
     assert events == ["a 3", "a 4", "a all", "sent"]
+    observers.report_end(record("5", code="limit"))
+    assert events[4:] == ["a refused 5", "a 5", "a all"]

@@ -63,6 +63,17 @@ class Receiver(ResponseReceiver):
         raise AssertionError("internal error")
 
 
+class FailingReceiver(Receiver):
+    """The end of the response fails."""
+
+    def on_end(self) -> None:
+        raise LookupError("internal")
+
+    def on_internal_error(self) -> None:
+        self.calls.append("internal error")
+        self.done.set()
+
+
 class Setup:
     """A server of a model, its queue, and the pool of connections to it."""
 
@@ -78,14 +89,16 @@ class Setup:
         self._upstream = UpstreamPool(connect_timeout=WAIT_SECONDS)
         self.backend: Backend
 
-    def send(self, texts: list[str], key_id: str = "k") -> tuple[QueuedCall, Receiver]:
+    def send(
+        self, texts: list[str], key_id: str = "k", *, receiver: Receiver | None = None, in_parts: bool = True
+    ) -> tuple[QueuedCall, Receiver]:
         body = json.dumps({"model": "m", "input": texts}).encode()
-        receiver = Receiver()
+        receiver = receiver or Receiver()
         call = QueuedCall(
             self._upstream,
             self.backend,
             b"/embeddings",
-            EncodedRequest(body, parts=divide_request(body, 512)),
+            EncodedRequest(body, parts=divide_request(body, 512) if in_parts else None),
             receiver,
             key_id,
             stream=False,
@@ -205,3 +218,11 @@ async def test_queued_call_whose_part_fails_sends_no_other(failing: int, respons
         assert receiver.calls == calls
         assert setup.received == [*[TEXTS[:MAX_PART_INPUTS]] * failing, ["b"]]
         assert setup.queue.length == 0
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+async def test_queued_call_whose_end_fails_reports_an_internal_error(in_parts: bool) -> None:
+    async with running(rows) as setup:
+        _, receiver = setup.send(["a"], receiver=FailingReceiver(), in_parts=in_parts)
+        await asyncio.wait_for(receiver.done.wait(), WAIT_SECONDS)
+        assert (receiver.calls[0], receiver.calls[-1], setup.queue.length) == (200, "internal error", 0)

@@ -243,3 +243,15 @@ def test_last_data_before_the_end_of_the_connection_is_handled() -> None:
     assert not stream.receiver.ended
     stream.connection.eof_received()
     assert stream.receiver.ended
+
+
+def test_large_read_does_not_overtake_an_unhandled_one() -> None:
+    """The loop can read twice from a connection in one turn, if very many connections have data."""
+    stream = Stream()
+    text = b"x" * (2 * MAX_DIRECT_READ_BYTES)
+    stream.feed(chunk(b"one")[:-1])
+    stream.read(b"\n" + chunk(b"two"))
+    stream.read(chunk(text))
+    stream.pool.io_batch.handle()
+    received = b"".join([*stream.receiver.bodies, *stream.client.written])
+    assert received.index(b"two") < received.index(text)

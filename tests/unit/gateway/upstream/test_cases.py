@@ -18,7 +18,7 @@ ROOT = FOLDER.parents[3]
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("splice_cases.py", 16), ("queued_call_cases.py", 6), ("pool_cases.py", 3)]
+    ("name", "count"), [("splice_cases.py", 17), ("queued_call_cases.py", 8), ("pool_cases.py", 3)]
 )
 def test_cases_run_from_source_pass(tmp_path: Path, name: str, count: int) -> None:
     shutil.copytree(Path(svc.__file__).parent, tmp_path / "svc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
