@@ -1,14 +1,12 @@
 """Finds the byte spans of the values of a JSON object's fields. No I/O.
 
-{"model":"m","tools":[{"model":1}]}
-         └─┘         └───────────┘
-
-Only objects without whitespace between their fields have spans, and those with the spaces of Python's `json.dumps`.
-Clients send hardly any others.
+{"model": "m", "tools": [{"model": 1}]}
+          └─┘           └────────────┘
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from svc.dialects.validation import decode_client_fields
@@ -16,30 +14,36 @@ from svc.dialects.validation import decode_client_fields
 ByteSpan = tuple[int, int]
 """The index of a value's first byte, and of the byte after its last byte."""
 
-_MAX_FIRST_NAME_BYTES: Final = 64
-"""Bytes of the first field's name in an object that may have spaces."""
+_WHITESPACE: Final = re.compile(rb"[\x00- ]*")
+"""JSON whitespace. In valid JSON, no other control character can occur between tokens."""
+_SPACE_CODE: Final = 0x20
+_COLON_CODE: Final = 0x3A
+_COMMA_CODE: Final = 0x2C
+_OPENING_BRACE_CODE: Final = 0x7B
+_CLOSING_BRACE_CODE: Final = 0x7D
 
 
 def decode_unambiguous_fields(raw: bytes) -> dict[str, Any]:
     """Return each field of a valid JSON object as `msgspec.Raw`.
 
-    Empty if a name is repeated or escaped, since parsers differ on such bodies, for an object without fields, and for
-    one with other whitespace. Raises InvalidRequest for anything but a JSON object.
+    Empty if a name is repeated or escaped, since parsers differ on such bodies, and for an object without fields.
+    Raises InvalidRequest for anything but a JSON object.
     """
     fields: dict[str, Any] = decode_client_fields(raw)
-    return fields if _is_compact(raw, fields) or _is_spaced(raw, fields) else {}
+    return fields if _is_compact(raw, fields) or _walk_spans(raw, fields) else {}
 
 
 def find_field_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan]:
     """Return the span of each field. `fields` is the result of `decode_unambiguous_fields` for `raw`."""
-    colon, comma = (b":", b",") if _is_compact(raw, fields) else (b": ", b", ")
+    if not _is_compact(raw, fields):
+        return _walk_spans(raw, fields)
     spans: dict[str, ByteSpan] = {}
     index = 1
     for name, value in fields.items():
-        start = index + len(name) + len('""') + len(colon)
-        end = start + len(value)
-        spans[name] = start, end
-        index = end + len(comma)
+        start = index + len(name) + len('"":')
+        index = start + len(value)
+        spans[name] = start, index
+        index += 1  # the comma
     return spans
 
 
@@ -54,15 +58,40 @@ def _is_compact(raw: bytes, fields: dict[str, Any]) -> bool:
     return size == len(raw) and size > 1
 
 
-def _is_spaced(raw: bytes, fields: dict[str, Any]) -> bool:
-    """Return whether the object is that of its fields with the spaces of `json.dumps`.
+def _walk_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan]:
+    """Return the spans by finding each field in the order of the object. Empty if the fields are ambiguous.
 
-    A sum does not show this: a repeated field may take the place of the spaces.
+    The decoder keeps the last value of a repeated name. Each step must find exactly the next name and value, with the
+    separator before them, so that the walk never leaves the top-level object.
     """
-    if raw.find(b'": ', 0, _MAX_FIRST_NAME_BYTES) < 0:
-        return False
-    names = "".join(fields)
-    if not names.isascii():
-        return False
-    parts = [b'"%b": %b' % (name.encode(), value) for name, value in fields.items()]
-    return raw == b"{%b}" % b", ".join(parts)
+    spans: dict[str, ByteSpan] = {}
+    end, separator = len(raw), _OPENING_BRACE_CODE
+    index = _skip_whitespace(raw, 0, end)
+    for name, value in fields.items():
+        key = b'"%b"' % name.encode()
+        if index >= end or raw[index] != separator:
+            return {}
+        index = _skip_whitespace(raw, index + 1, end)
+        if not raw.startswith(key, index):
+            return {}
+        index = _skip_whitespace(raw, index + len(key), end)
+        if index >= end or raw[index] != _COLON_CODE:
+            return {}
+        start = _skip_whitespace(raw, index + 1, end)
+        if not raw.startswith(value, start):
+            return {}
+        spans[name] = start, start + len(value)
+        index, separator = _skip_whitespace(raw, start + len(value), end), _COMMA_CODE
+    is_whole = index < end and raw[index] == _CLOSING_BRACE_CODE and _skip_whitespace(raw, index + 1, end) == end
+    return spans if is_whole else {}
+
+
+def _skip_whitespace(raw: bytes, index: int, end: int) -> int:
+    """Return the index of the first byte at or after `index` that is not whitespace."""
+    if index >= end or raw[index] > _SPACE_CODE:
+        return index
+    index += 1
+    if index >= end or raw[index] > _SPACE_CODE:  # one space, which is the usual case, costs no search
+        return index
+    whitespace = _WHITESPACE.match(raw, index, end)
+    return index if whitespace is None else whitespace.end()

@@ -1,8 +1,7 @@
 """Encodes a request to an upstream of the client's own dialect, with the client's bytes where they are unambiguous.
 
 A body is unambiguous if each name of its top-level object occurs once and unescaped, so that the upstream reads the
-same values. Otherwise, with unusual whitespace between its fields, or if an override of the upstream applies, the body
-is decoded, changed and encoded again.
+same values. Otherwise, or if an override of the upstream applies, the body is decoded, changed and encoded again.
 """
 
 from __future__ import annotations
