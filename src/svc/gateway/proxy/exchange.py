@@ -29,6 +29,7 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.stream_transform import EVENT_STREAM_CONTENT_TYPE, StreamTransform
 from svc.dialects.validation import find_requested_model
 from svc.errors import InternalError, InvalidRequest, ProviderFailed, RateLimited, SvcError
+from svc.gateway.accounting.bill import Bill
 from svc.gateway.accounting.record import RequestRecord, RequestStatus
 from svc.gateway.cache.memory import CachedResponse
 from svc.gateway.cache.recorder import ResponseRecorder
@@ -416,7 +417,9 @@ class Exchange(RetryOwner):
             self._report_first_byte()
         if self._content is not None:
             self._content.append(response.body)
-        self._record_outcome("ok", 200, response.usage, is_sent_in_later_step=True)
+        record = self._settle("ok", 200, response.usage)
+        if record is not None:
+            self._context.observers.report_end_in_step(record)
         self._schedule_step(_SEND_RESPONSE)
 
     def _send_response(self) -> None:
@@ -532,24 +535,20 @@ class Exchange(RetryOwner):
         return find_requested_model(self._body.raw) if isinstance(error, InvalidRequest) else None
 
     def _record_outcome(
-        self,
-        status: RequestStatus,
-        http_status: int,
-        reported_usage: TokenUsage | None,
-        error: SvcError | None = None,
-        *,
-        is_sent_in_later_step: bool = False,
+        self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
     ) -> None:
-        """Compute the bill, and report the end to the observers. Call this before the last byte is sent.
+        """Compute the bill, and report the end to the observers. Call this before the last byte is sent."""
+        record = self._settle(status, http_status, reported_usage, error)
+        if record is not None:
+            self._context.observers.report_end(record)
 
-        `is_sent_in_later_step`: the last byte is sent in a later step, and the end can be reported in a step before it.
-        """
-        context, source = self._context, self._response_source
-        now, backend = _now(), None
-        if source is not None:
-            backend = source.backend
-            if status != "ok" and isinstance(source, RetryLoop):
-                source.report_abandoned()
+    def _settle(
+        self, status: RequestStatus, http_status: int, reported_usage: TokenUsage | None, error: SvcError | None = None
+    ) -> RequestRecord | None:
+        """Compute the bill, and commit the reservation to it. Return the record, or None if no observer needs it."""
+        context, source, now = self._context, self._response_source, _now()
+        if status != "ok" and isinstance(source, RetryLoop):
+            source.report_abandoned()
         is_metered = self._routing_info is None or self._routing_info.is_metered
         bill = compute_bill(source, status, reported_usage, self._body.raw, context.ledger, is_metered=is_metered)
         if self._reservation is not None:
@@ -557,19 +556,25 @@ class Exchange(RetryOwner):
             self._reservation.commit(
                 usage.prompt_tokens + usage.completion_tokens if usage else 0, bill.cost_usd or 0.0
             )
-        if not context.observers.on_end:
-            return
+        return self._create_record(status, http_status, bill, error, now) if context.observers.on_end else None
+
+    def _create_record(
+        self, status: RequestStatus, http_status: int, bill: Bill, error: SvcError | None, now: float
+    ) -> RequestRecord:
+        """Return the record of the request, which ends at `now` (`time.monotonic`)."""
+        source = self._response_source
+        backend = source.backend if source is not None else None
         upstream_request_id: bytes | None = None
         attempt = source.attempt if source is not None else None
         if attempt is not None:
             upstream_request_id = attempt.response_headers.get(attempt.backend.dialect.request_id_header)
-        record = RequestRecord(
+        return RequestRecord(
             self._api_key,
             self._endpoint.path,
             self._routing_info.model if self._routing_info else self._find_rejected_model(error),
             status,
             http_status,
-            time=context.ledger.timestamp(),
+            time=self._context.ledger.timestamp(),
             request_id=self.request_id,
             client_request_id=self.client_request_id,
             model=backend.model_id if backend else None,
@@ -590,10 +595,6 @@ class Exchange(RetryOwner):
             upstream_request_id=echoable_text(upstream_request_id) if upstream_request_id else None,
             trace_context=self.trace_context,
         )
-        if is_sent_in_later_step:
-            context.observers.report_end_in_step(record)
-        else:
-            context.observers.report_end(record)
 
 
 def _dropped_fields_header(field_names: Sequence[str]) -> str:
