@@ -19,6 +19,7 @@ import fcntl
 import hashlib
 import importlib.metadata
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,10 @@ LOCK = BUILD / "lock"
 LOG = BUILD / "log"
 """The output of the last compilation in the background."""
 LISTED = Path(__file__).with_name("modules.txt")
+C_MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
+"""Machines with the vector instructions of the modules in C. The gateway runs without these modules on others."""
+MIN_C_WORD = 2**32
+"""The modules in C need a 64-bit Python, which such a machine may not have."""
 OPTIONS = (
     *("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(BUILD / "types")),
     *("--ignore-missing-imports", "--no-warn-unused-ignores", "--no-warn-return-any", "--allow-subclassing-any"),
@@ -59,22 +64,23 @@ def listed_sources() -> list[Path]:
             raise SystemExit(f"{LISTED.name}: {name}: there is no such file below src/svc")
         if names.count(name) > 1:
             raise SystemExit(f"{LISTED.name}: {name} is listed twice")
-        if "(msgspec.Struct" in path.read_text():
+        if path.suffix == ".py" and "(msgspec.Struct" in path.read_text():
             raise SystemExit(
                 f"{LISTED.name}: {name} cannot be compiled: msgspec reads annotations that compiling changes"
             )
-    return sorted(paths)
+    has_vectors = platform.machine() in C_MACHINES and sys.maxsize > MIN_C_WORD
+    return sorted(path for path in paths if path.suffix == ".py" or has_vectors)
 
 
 def sources_with_imports() -> list[Path]:
-    """Return the listed modules and their transitive imports of svc: their types and constants are compiled in."""
+    """Return the listed modules with headers and transitive imports of svc, whose constants are compiled in."""
     found: set[Path] = set()
     waiting = listed_sources()
     while waiting:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting += _imported(path)
+            waiting += _imported(path) if path.suffix == ".py" else path.parent.glob(f"{path.stem}.*")
     return sorted(found)
 
 
@@ -133,17 +139,21 @@ def hold_lock(*, wait: bool) -> Iterator[bool]:
 def build() -> None:
     """Compile to READY, which appears when it is complete. Raises SystemExit on failure."""
     from mypyc.build import mypycify  # noqa: PLC0415 slow, and only needed here
-    from setuptools import setup  # noqa: PLC0415
+    from setuptools import Extension, setup  # noqa: PLC0415
 
     stamp = digest()  # taken first, in case a source changes during the compilation
     new = BUILD / "new"
     for outdated in (new, READY):
         shutil.rmtree(outdated, ignore_errors=True)
     os.chdir(SOURCE)  # mypyc names modules by their paths
-    names = [str(path.relative_to(SOURCE)) for path in listed_sources()]
+    sources = [path.relative_to(SOURCE) for path in listed_sources()]
+    names = [str(path) for path in sources if path.suffix == ".py"]
     modules = mypycify([*OPTIONS, *names], opt_level="2", debug_level="0", target_dir=str(BUILD))
     for module in modules:
         module.extra_compile_args = [*module.extra_compile_args, NO_WARNINGS]  # mypycify gives all the same list
+    for path in sources:
+        if path.suffix == ".c":
+            modules.append(Extension(".".join(path.with_suffix("").parts), [str(path)], extra_compile_args=["-O2"]))
     arguments = ["--quiet", "build_ext", "--build-lib", str(new), "--build-temp", str(BUILD / "objects")]
     setup(name="svc-native", packages=[], ext_modules=modules, script_args=arguments)
     (new / STAMP.name).write_text(stamp)

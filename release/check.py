@@ -27,6 +27,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,6 +201,10 @@ def check_program(command: list[str], environment: dict[str, str], work: Path, l
     has_compiled_wheel = any(f"-cp{sys.version_info[0]}{sys.version_info[1]}-" in path.name for path in dist.iterdir())
     (document,) = dist.glob("*.cdx.json")
     (commit,) = json.loads(document.read_text(encoding="utf-8"))["metadata"]["component"]["properties"]
+    for wheel in dist.glob("*.whl"):
+        sources = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".c", ".h"))]
+        if sources:
+            raise BuildFailed(f"{wheel.name} contains {sources[0]}")
     if facts["commit"] != commit["value"] or facts["compiled"] != has_compiled_wheel:
         raise BuildFailed(f"another distribution was installed: {facts}")
     start = time.monotonic()

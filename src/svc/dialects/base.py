@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from svc.dialects.subclassing import mypyc_attr
 from svc.errors import SvcError
@@ -78,12 +78,16 @@ class RequestBody:
     """The body of a client's request, with the results of its inspection."""
 
     skeleton: bytes = b""
-    """The body without the content of long strings (`dialects.json_skeleton`). `decode_routing_info` sets it."""
-    fields: dict[str, Any] | None = None
-    """The top-level fields of the skeleton, as JSON. Empty if parsers could disagree about them, None if not read.
+    """The body without the content of long strings (`json_scan`, `json_skeleton`). `decode_routing_info` sets it."""
+    field_names: set[str] | None = None
+    """The names of the top-level fields. Empty if parsers could disagree about the fields, None if not read.
 
-    The first attempt at a backend of the client's own dialect sets it.
+    `decode_routing_info` or the first attempt at a backend of the client's own dialect sets it.
     """
+    model_start: int = 0
+    """The index of the first byte of the value of `model`, once the names are read."""
+    model_end: int = 0
+    """The index of the byte after the value of `model`, or 0 if it is not known."""
 
     has_only_text: bool = False
     """True if each `content` of a chat is known to be text. The routing information of OpenAI and Anthropic sets it."""

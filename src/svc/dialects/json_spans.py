@@ -33,18 +33,42 @@ def decode_unambiguous_fields(raw: bytes) -> dict[str, Any]:
     return fields if _is_compact(raw, fields) or _walk_spans(raw, fields) else {}
 
 
-def find_field_spans(raw: bytes, fields: dict[str, Any]) -> dict[str, ByteSpan]:
-    """Return the span of each field. `fields` is the result of `decode_unambiguous_fields` for `raw`."""
+def read_fields(raw: bytes, skeleton: bytes) -> tuple[set[str], int, int]:
+    """Return the names of a body's fields and the span of `model`, as `json_scan.scan_object` does.
+
+    The end of the span is 0 if it is not known. Raises InvalidRequest for anything but a JSON object.
+    """
+    fields = decode_unambiguous_fields(skeleton)
+    if "model" not in fields:
+        return set(fields), 0, 0
+    start, end = find_field_span(skeleton, fields, "model")
+    shift = _find_shift(raw, skeleton, start, end)
+    return (set(fields), 0, 0) if shift is None else (set(fields), start + shift, end + shift)
+
+
+def find_field_span(raw: bytes, fields: dict[str, Any], name: str) -> ByteSpan:
+    """Return the span of a field. `fields` is the result of `decode_unambiguous_fields` for `raw`."""
     if not _is_compact(raw, fields):
-        return _walk_spans(raw, fields)
-    spans: dict[str, ByteSpan] = {}
+        return _walk_spans(raw, fields)[name]
     index = 1
-    for name, value in fields.items():
-        start = index + len(name) + len('"":')
-        index = start + len(value)
-        spans[name] = start, index
-        index += 1  # the comma
-    return spans
+    for other, value in fields.items():
+        start = index + len(other) + len('"":')
+        if other == name:
+            break
+        index = start + len(value) + 1  # the comma
+    return start, start + len(fields[name])
+
+
+def _find_shift(raw: bytes, skeleton: bytes, start: int, stop: int) -> int | None:
+    """Return the offset of a value in the body minus that in the skeleton, or None between two emptied strings.
+
+    The skeleton has the bytes of the body up to its first emptied string, and from the end of its last one. An emptied
+    string always differs: beside one of its quotes, the skeleton has the other quote and the body has a character of
+    the string. If that character is an escaped quote, a backslash precedes it, which the skeleton lacks.
+    """
+    if skeleton is raw or raw.startswith(skeleton[:stop]):
+        return 0
+    return len(raw) - len(skeleton) if raw.endswith(skeleton[start:]) else None
 
 
 def _is_compact(raw: bytes, fields: dict[str, Any]) -> bool:

@@ -5,34 +5,24 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 import msgspec
 
+from svc.dialects.json_scan import is_string
 from svc.dialects.message_schema import MessagePart, UndecodedPart
 from svc.dialects.validation import decode_client_value
 
-_read_first_byte: Final = struct.Struct("B").unpack_from
-"""Costs less than a copy or a view of the value."""
 _TEXT_TYPES: Final = frozenset(("text", "refusal", "tool_use", "thinking", "redacted_thinking"))
 """Types of parts without images, documents and audio."""
-_FIRST_TEXT_CODE: Final = 0x22
-_FIRST_NULL_CODE: Final = 0x6E
+_NULL_VALUE: Final = msgspec.Raw(b"null")
 _UNDECODED_PARTS_DECODER: Final = msgspec.json.Decoder(list[UndecodedPart])
 _CONTENT_DECODER: Final = msgspec.json.Decoder(str | list[MessagePart])
 
 
-def is_text(value: msgspec.Raw) -> bool:
-    """Return whether a value is a string."""
-    first: tuple[int] = _read_first_byte(value)
-    return first[0] == _FIRST_TEXT_CODE
-
-
 def is_null(value: msgspec.Raw) -> bool:
     """Return whether a value is null or absent."""
-    first: tuple[int] = _read_first_byte(value)
-    return first[0] == _FIRST_NULL_CODE
+    return value == _NULL_VALUE
 
 
 def check_content(value: msgspec.Raw, path: str) -> bool:
@@ -40,7 +30,7 @@ def check_content(value: msgspec.Raw, path: str) -> bool:
 
     Return whether it is only text. Raises InvalidRequest with the field. `path` is the path of the value in the body.
     """
-    if is_text(value):
+    if is_string(value):
         return True
     parts = _decode_parts(value)
     if parts is None:
@@ -53,7 +43,7 @@ def _is_text_result(part: UndecodedPart) -> bool:
     """Return whether a part is the result of a tool in text. The dialect checks other contents."""
     if part.type != "tool_result":
         return False
-    if is_text(part.content) or is_null(part.content):
+    if is_string(part.content) or is_null(part.content):
         return True
     inner = _decode_parts(part.content)
     return inner is not None and all(each.type == "text" for each in inner)
@@ -65,4 +55,4 @@ def _decode_parts(value: msgspec.Raw) -> list[UndecodedPart] | None:
         parts = _UNDECODED_PARTS_DECODER.decode(value)
     except msgspec.ValidationError:
         return None
-    return parts if all(is_text(part.text) or is_null(part.text) for part in parts) else None
+    return parts if all(is_string(part.text) or is_null(part.text) for part in parts) else None

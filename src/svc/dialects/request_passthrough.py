@@ -14,7 +14,7 @@ import msgspec
 
 from svc.dialects.base import EncodedRequest, ModelProfile, RequestBody
 from svc.dialects.call_ids import shorten_call_ids
-from svc.dialects.json_spans import decode_unambiguous_fields, find_field_spans
+from svc.dialects.json_spans import read_fields
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.unsupported_fields import reject_shaping_field
 from svc.dialects.validation import decode_client_fields, decode_client_object, encode_upstream_body
@@ -53,25 +53,21 @@ def pass_through_request(
     """
     raw, skeleton = body.raw, body.skeleton or body.raw
     ask_usage = ask_usage and routing_info.stream and profile.stream_usage
-    if body.fields is None:
-        fields = decode_unambiguous_fields(skeleton)
-        body.fields = {} if find_case_variants(fields) else fields
-    fields = body.fields
-    has_stream_options = "stream_options" in fields
+    if body.field_names is None:
+        body.field_names, body.model_start, body.model_end = read_fields(raw, skeleton)
+    has_stream_options = "stream_options" in body.field_names
     if (
-        not fields
+        not body.field_names
+        or find_case_variants(body.field_names)
         or (has_stream_options and not (routing_info.include_usage and profile.stream_usage))
         or (profile.needs_rewrite and _may_need_overrides(skeleton, profile.overrides))
     ):
         return _reencode(raw, profile, ask_usage=ask_usage)
     if routing_info.model != profile.model:
-        start, stop = find_field_spans(skeleton, fields)["model"]
-        if skeleton is not raw:
-            shift = _find_shift(raw, skeleton, start, stop)
-            if shift is None:
-                return _reencode(raw, profile, ask_usage=ask_usage)
-            start, stop = start + shift, stop + shift
-        raw = b"".join((raw[:start], msgspec.json.encode(profile.model), memoryview(raw)[stop:]))
+        if body.model_end == 0:
+            return _reencode(raw, profile, ask_usage=ask_usage)
+        model = msgspec.json.encode(profile.model)
+        raw = b"".join((raw[: body.model_start], model, memoryview(raw)[body.model_end :]))
     if ask_usage and not has_stream_options:
         end = len(raw) - 1 if raw[-1] == _CLOSING_BRACE else raw.rindex(b"}")
         raw = (
@@ -80,18 +76,6 @@ def pass_through_request(
             else b"".join((memoryview(raw)[:end], _INCLUDE_USAGE_SUFFIX))
         )
     return EncodedRequest(raw)
-
-
-def _find_shift(raw: bytes, skeleton: bytes, start: int, stop: int) -> int | None:
-    """Return the offset of a value in the body minus that in the skeleton, or None between two emptied strings.
-
-    The skeleton has the bytes of the body up to its first emptied string, and from the end of its last one. An emptied
-    string always differs: beside one of its quotes, the skeleton has the other quote and the body has a character of
-    the string. If that character is an escaped quote, a backslash precedes it, which the skeleton lacks.
-    """
-    if raw.startswith(skeleton[:stop]):
-        return 0
-    return len(raw) - len(skeleton) if raw.endswith(skeleton[start:]) else None
 
 
 def _may_need_overrides(raw: bytes, overrides: UpstreamOverrides) -> bool:

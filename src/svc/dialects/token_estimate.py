@@ -16,7 +16,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from svc.dialects.base import RequestBody
-from svc.dialects.json_skeleton import BACKSLASH_CODE, find_closing_quote, strip_long_strings
+from svc.dialects.json_skeleton import (
+    BACKSLASH_CODE,
+    MIN_SKELETON_BODY_BYTES,
+    find_closing_quote,
+    strip_long_strings,
+)
 from svc.dialects.routing_info import RoutingInfo
 from svc.wire.usage import TokenUsage
 
@@ -130,7 +135,9 @@ def estimate_body_tokens(body: RequestBody) -> int:
     """
     raw = body.raw
     if len(raw) >= MIN_BODY_BYTES_WITH_MEDIA or not body.has_only_text:
-        skeleton = body.skeleton or strip_long_strings(raw)  # searching it costs less than searching a megabyte
+        skeleton = raw  # of a long body, the skeleton: searching it costs less than searching a megabyte
+        if len(raw) >= MIN_SKELETON_BODY_BYTES:
+            skeleton = body.skeleton or strip_long_strings(raw)
         if _may_have_media_or_items(body, skeleton):
             return _estimate_with_media_or_items(raw, skeleton)
     sample, has_unicode_escapes = _take_samples(raw, SAMPLE_COUNT, SAMPLE_BYTES)

@@ -11,9 +11,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from svc.dialects.base import RequestBody
+from svc.dialects.json_scan import ScanObject, check_utf8, scan_object
 from svc.dialects.json_skeleton import (
     MAX_BODY_BACKSLASHES,
     MAX_BODY_VALUES,
+    MAX_SKELETON_STRING_BYTES,
+    MIN_SKELETON_BODY_BYTES,
     has_excess_backslashes,
     has_excess_values,
     strip_long_strings,
@@ -27,10 +31,16 @@ T = TypeVar("T")
 astuple: Final = msgspec.structs.astuple
 """Returns all decoded fields in order. Access to single fields would cost a lookup by name each."""
 
+MAX_KEPT_NESTED_BYTES: Final = 102
+"""Maximum length of a string at the third level of a chat or below that is decoded.
+
+The longest name that is compared there has 17 letters (`redacted_thinking`), each of which may be an escape.
+"""
 MAX_MODEL_CHARS: Final = 512
 """Maximum length of a model's name."""
 _ERROR_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 _MISSING_FIELD: Final = re.compile(r"missing required field `(.*?)`")
+_NOT_UTF8: Final = "The body is not valid UTF-8."
 _TRUNCATED_INPUT: Final = "Input data was truncated"
 _SURROGATE_ERROR: Final = re.compile(r"(?:surrogate pair|end of hex escape) \(byte (\d+)\)$")
 _LONE_SURROGATE_ESCAPE: Final = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u|\\?\Z)")
@@ -46,29 +56,44 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError
 def decode_client_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     """Decode a client's body. Raises InvalidRequest if it is not JSON, not UTF-8, or not of the decoder's type."""
     try:
-        if not raw.isascii():
-            raw.decode()  # msgspec validates UTF-8 only in the strings that it returns
+        check_utf8(raw)
         return decoder.decode(raw)
     except _DECODE_ERRORS as fault:
         raise to_invalid_request(fault, raw=raw) from None
 
 
-def decode_skeleton(decoder: msgspec.json.Decoder[T], raw: bytes) -> tuple[T, bytes]:
-    """Decode the skeleton of a body, as `decode_client_json` does, and return it with the result.
+def decode_skeleton(decoder: msgspec.json.Decoder[T], body: RequestBody, *, max_nested_bytes: int | None = None) -> T:
+    """Decode a body, as `decode_client_json` does, and set what the body's scan finds.
 
-    Also raises InvalidRequest for a body with so many values that decoding it would block the event loop.
+    A long text may be decoded as empty, unless `body.skeleton` is the body. With `max_nested_bytes`, so may longer
+    strings in objects and arrays at the third level or below. Also raises InvalidRequest for a body with so many
+    values that decoding it would block the event loop.
     """
+    raw = body.raw
     if has_excess_backslashes(raw):
         raise InvalidRequest(f"The body has more than {MAX_BODY_BACKSLASHES} backslashes.")
-    skeleton = strip_long_strings(raw)
+    skeleton = strip_long_strings(raw) if scan_object is None else _scan(scan_object, body, max_nested_bytes)
     if has_excess_values(skeleton):
         raise InvalidRequest(f"The body has more than {MAX_BODY_VALUES} values (parts, keys, messages and others).")
+    body.skeleton = skeleton
     if skeleton is not raw:
         with contextlib.suppress(*_DECODE_ERRORS):  # the error has to refer to the original body
-            if not raw.isascii():
-                raw.decode()
-            return decoder.decode(skeleton), skeleton
-    return decode_client_json(decoder, raw), raw
+            if scan_object is None:
+                check_utf8(raw)
+            return decoder.decode(skeleton)
+        body.skeleton = raw
+    return decode_client_json(decoder, raw)
+
+
+def _scan(scan_object: ScanObject, body: RequestBody, max_nested_bytes: int | None) -> bytes:
+    """Set the names of the body's fields and the span of `model`, and return the skeleton. Raises InvalidRequest."""
+    raw = body.raw
+    max_bytes = MAX_SKELETON_STRING_BYTES if len(raw) >= MIN_SKELETON_BODY_BYTES else len(raw)
+    scan = scan_object(raw, max_bytes, max_bytes if max_nested_bytes is None else max_nested_bytes)
+    if scan is None:
+        raise InvalidRequest(_NOT_UTF8)
+    skeleton, body.field_names, body.model_start, body.model_end = scan
+    return skeleton
 
 
 def decode_client_object(raw: bytes) -> dict[str, Any]:
@@ -129,7 +154,7 @@ def to_invalid_request(error: Exception, *, parent_path: str = "", raw: bytes | 
     if raw is not None and not raw.strip():
         return InvalidRequest("The body is empty. It must be a JSON object.")
     if isinstance(error, UnicodeDecodeError):
-        return InvalidRequest("The body is not valid UTF-8.")
+        return InvalidRequest(_NOT_UTF8)
     if isinstance(error, RecursionError):
         return InvalidRequest("The body is nested too deeply.")
     if not isinstance(error, msgspec.ValidationError):
@@ -196,8 +221,7 @@ def decode_upstream_object(raw: bytes) -> dict[str, Any]:
 
 
 def _decode_checked(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
-    if not raw.isascii():
-        raw.decode()
+    check_utf8(raw)
     return decoder.decode(raw)
 
 

@@ -366,3 +366,21 @@ def test_prompt_tokens_runs_similar_to_base64_take_linear_time() -> None:
     began = time.process_time()
     estimate_prompt_tokens(raw)
     assert time.process_time() - began < 1.0  # a scan that restarts at each letter takes 2.6 s
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [
+            {"type": "image_url", "image_url": {"url": "http://a/b.png"}},
+            {"type": "text", "text": "abcdefgh" * 1500},
+        ],
+        [{"type": "video", "video": ["data:image/jpeg;base64," + "QUJD" * 5000]}],
+        [{"type": "file", "file": {"data": "data:application/pdf;base64," + "QUJD" * 3000}}],
+    ],
+    ids=["link", "video", "file"],
+)
+def test_reserved_tokens_chat_below_the_size_of_skeletons_are_those_of_the_bill(content: Any) -> None:
+    chat = RequestBody(body(content))
+    openai.decode_routing_info(chat)
+    assert estimate_body_tokens(chat) == estimate_prompt_tokens(chat.raw)

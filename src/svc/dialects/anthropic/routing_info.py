@@ -8,9 +8,10 @@ import msgspec
 
 from svc.dialects.anthropic.request_schema import CountBody, RoutingBody
 from svc.dialects.base import RequestBody
-from svc.dialects.message_text import check_content, is_null, is_text
+from svc.dialects.json_scan import is_string
+from svc.dialects.message_text import check_content, is_null
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.validation import decode_skeleton
+from svc.dialects.validation import MAX_KEPT_NESTED_BYTES, decode_skeleton
 from svc.errors import InvalidRequest
 
 _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
@@ -19,7 +20,7 @@ _COUNT_DECODER: Final = msgspec.json.Decoder(CountBody)
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
-    fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
+    fields = decode_skeleton(_ROUTING_DECODER, body, max_nested_bytes=MAX_KEPT_NESTED_BYTES)
     if not fields.messages and is_null(fields.thread):  # a thread may continue without new messages
         raise InvalidRequest("Invalid value for `messages`: expected array of length at least 1.", param="messages")
     body.has_only_text = _check_contents(fields)
@@ -31,7 +32,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
 
 def decode_count_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information of a token count. Raises InvalidRequest with the field."""
-    fields, body.skeleton = decode_skeleton(_COUNT_DECODER, body.raw)
+    fields = decode_skeleton(_COUNT_DECODER, body, max_nested_bytes=MAX_KEPT_NESTED_BYTES)
     body.has_only_text = _check_contents(fields)
     return RoutingInfo(model=fields.model, has_completion=False, is_metered=False)
 
@@ -40,8 +41,8 @@ def _check_contents(fields: RoutingBody | CountBody) -> bool:
     """Check the contents of the messages. Return whether all of them are text."""
     has_only_text = True
     for index, message in enumerate(fields.messages):
-        if not is_text(message.content) and not check_content(message.content, f"messages[{index}].content"):
+        if not is_string(message.content) and not check_content(message.content, f"messages[{index}].content"):
             has_only_text = False
-    if not is_text(fields.system) and not is_null(fields.system):
+    if not is_string(fields.system) and not is_null(fields.system):
         has_only_text = check_content(fields.system, "system") and has_only_text
     return has_only_text

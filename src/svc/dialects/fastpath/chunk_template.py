@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from svc.dialects.json_scan import is_utf8
+
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
@@ -77,7 +79,7 @@ class ChunkTemplate:
         while index <= max_end:
             byte: i64 = data[index]
             if byte == _TEXT_END_CODE:
-                if bits >= 0x80 and not _is_utf8(data[text_start:index]):
+                if bits >= 0x80 and not is_utf8(data[text_start:index]):
                     return -1
                 return index if index > text_start or self.is_identity else -1
             if byte == _TEXT_ESCAPE_CODE:
@@ -94,7 +96,7 @@ class ChunkTemplate:
         if text_end < 0 or (text_end == text_start and not self.is_identity):
             return -1
         text = data[text_start:text_end]  # a read can have thousands of chunks
-        return text_end if text.isascii() or _is_utf8(text) else -1
+        return text_end if is_utf8(text) else -1
 
     def find_chunk_end(self, data: bytes, text_end: int) -> int:
         """Return the end of the chunk whose text ends at `text_end`, or -1 if the suffix differs."""
@@ -169,11 +171,3 @@ def _is_short_escape(byte: i64) -> bool:
 
 def _is_alphanumeric(byte: i64) -> bool:
     return 0x30 <= byte <= 0x39 or 0x41 <= byte <= 0x5A or 0x61 <= byte <= 0x7A
-
-
-def _is_utf8(block: bytes) -> bool:
-    try:
-        block.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from svc.dialects.base import EncodedResponse, RequestBody
+from svc.dialects.json_scan import check_utf8
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.upstream_errors import map_upstream_error
 from svc.dialects.validation import decode_skeleton
@@ -55,7 +56,7 @@ _EMBEDDINGS_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, Rec
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information, and set the body's skeleton. Raises InvalidRequest with the field."""
-    fields, body.skeleton = decode_skeleton(_BODY_DECODER, body.raw)
+    fields = decode_skeleton(_BODY_DECODER, body)
     if fields.stream:
         raise InvalidRequest("Embeddings cannot be streamed: omit `stream`.", param="stream")
     if isinstance(fields.input, list):
@@ -105,8 +106,7 @@ def _invalid_item_error(index: int, reason: str) -> InvalidRequest:
 def decode_response(raw: bytes) -> EncodedResponse:
     """Return the response unchanged. Raises ProviderFailed if it has no vectors, or the error of its error object."""
     try:
-        if not raw.isascii():
-            raw.decode()
+        check_utf8(raw)
         payload = _PAYLOAD_DECODER.decode(raw)
     except _EMBEDDINGS_DECODE_ERRORS:
         raise _to_error(raw) from None

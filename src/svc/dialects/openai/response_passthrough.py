@@ -8,7 +8,8 @@ import msgspec
 
 from svc.dialects.base import EncodedResponse
 from svc.dialects.coerce import arguments_to_json, new_id, nonempty_text_or, timestamp_or_now
-from svc.dialects.message_text import is_null, is_text
+from svc.dialects.json_scan import check_utf8, is_string
+from svc.dialects.message_text import is_null
 from svc.dialects.openai.schema import (
     FINISH_REASONS,
     ResponsePayload,
@@ -31,8 +32,7 @@ _RESPONSE_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, Recur
 def pass_through_response(raw: bytes) -> EncodedResponse:
     """Convert a response. Raises ProviderFailed if it is malformed, or the error that its error object describes."""
     try:
-        if not raw.isascii():
-            raw.decode()
+        check_utf8(raw)
         return _pass_clean_response(raw)
     except _RESPONSE_DECODE_ERRORS:
         pass  # normalized below, or rejected there with a more specific message
@@ -53,7 +53,7 @@ def _pass_clean_response(raw: bytes) -> EncodedResponse:
     """Return the response unchanged. Raises a decode error if it is not in the published format."""
     _, _, _, model, choices, usage, _ = astuple(_decode_payload(raw))
     for choice in choices:
-        if not (is_text(choice.message.content) or is_null(choice.message.content)):
+        if not (is_string(choice.message.content) or is_null(choice.message.content)):
             raise msgspec.ValidationError("content must be a string or null")
     if usage is None:
         return EncodedResponse(raw, None, FINISH_REASONS[choices[0].finish_reason], model)

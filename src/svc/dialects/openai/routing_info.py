@@ -7,10 +7,11 @@ from typing import Final
 import msgspec
 
 from svc.dialects.base import RequestBody
-from svc.dialects.message_text import check_content, is_null, is_text
+from svc.dialects.json_scan import is_string
+from svc.dialects.message_text import check_content, is_null
 from svc.dialects.openai.request_schema import RoutingBody, RoutingFormat, RoutingMessage
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.validation import astuple, decode_skeleton
+from svc.dialects.validation import MAX_KEPT_NESTED_BYTES, astuple, decode_skeleton
 from svc.errors import InvalidRequest
 
 _ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
@@ -19,11 +20,11 @@ _UNSET_FIELDS: Final = [None, None, None, None]
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Raises InvalidRequest with the field."""
-    fields, body.skeleton = decode_skeleton(_ROUTING_DECODER, body.raw)
+    fields = decode_skeleton(_ROUTING_DECODER, body, max_nested_bytes=MAX_KEPT_NESTED_BYTES)
     model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
     has_only_text = True
     for index, message in enumerate(messages):
-        if not is_text(message.content) and not _check_content(message, f"messages[{index}].content"):
+        if not is_string(message.content) and not _check_content(message, f"messages[{index}].content"):
             has_only_text = False
     body.has_only_text = has_only_text
     min_reserved_tokens, unbounded_field = 0, ""

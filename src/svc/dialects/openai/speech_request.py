@@ -26,7 +26,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
         raise InvalidRequest(
             f"The body is too large: `input` can have {MAX_SPEECH_INPUT_CHARS} characters.", param="input"
         )
-    fields, body.skeleton = decode_skeleton(_REQUEST_DECODER, body.raw)
+    fields = decode_skeleton(_REQUEST_DECODER, body)
     if body.skeleton is not body.raw:  # a skeleton has no long texts, whose lengths are limited
         fields = decode_client_json(_REQUEST_DECODER, body.raw)
     if not fields.input.strip():

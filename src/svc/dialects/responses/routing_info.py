@@ -39,7 +39,7 @@ def decode_count_info(body: RequestBody) -> RoutingInfo:
 
 def _decode_fields(body: RequestBody) -> ResponsesRoutingBody:
     """Decode and check the fields, and set the body's skeleton."""
-    fields, body.skeleton = decode_skeleton(_RESPONSES_ROUTING_DECODER, body.raw)
+    fields = decode_skeleton(_RESPONSES_ROUTING_DECODER, body)
     is_empty = fields.input is None or (not fields.input and body.skeleton is body.raw)  # a skeleton has no long texts
     if is_empty and not (fields.previous_response_id or fields.prompt or fields.conversation):
         raise InvalidRequest("`input` is required, and must not be empty.", param="input")

@@ -1,0 +1,66 @@
+"""Validates UTF-8 and scans JSON bodies with the C module `_json_scan`, where it is compiled. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+_FIRST_STRING_CODE: Final = 0x22
+_unpack_first_byte: Final = struct.Struct("B").unpack_from
+"""Costs less than a copy or a view of the value."""
+
+
+class ScanObject(Protocol):
+    """Scans a body. It does not validate JSON: the body is valid if and only if its skeleton is."""
+
+    def __call__(
+        self, raw: bytes, max_string_bytes: int, max_nested_bytes: int, /
+    ) -> tuple[bytes, set[str], int, int] | None:
+        """Return None for bytes that are not UTF-8, or else
+
+        * the skeleton: valid strings of over `max_string_bytes` are empty, and so are values of over
+          `max_nested_bytes` in objects and arrays at the third level or below. It is `raw` if no string is emptied
+        * the names of the object's fields. Empty if one is repeated or escaped, or if there are over 256
+        * the index of the first byte of the value of `model` in `raw`, and of the byte after it
+        """
+
+
+def check_utf8(raw: bytes) -> None:
+    """Raise UnicodeDecodeError if the bytes are not UTF-8. msgspec validates only the strings that it returns."""
+    if not is_utf8(raw):
+        raw.decode()
+
+
+def _is_utf8(raw: bytes) -> bool:
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _is_string(value: msgspec.Raw) -> bool:
+    first: tuple[int] = _unpack_first_byte(value)
+    return first[0] == _FIRST_STRING_CODE
+
+
+def _load() -> tuple[Callable[[bytes], bool], Callable[[msgspec.Raw], bool], ScanObject | None]:
+    """Return the functions of the C module, or those that replace them."""
+    try:
+        from svc.dialects import _json_scan  # noqa: PLC0415 absent if the gateway runs from source
+    except ImportError:
+        return _is_utf8, _is_string, None
+    return _json_scan.is_utf8, _json_scan.is_string, _json_scan.scan_object
+
+
+_FUNCTIONS: Final = _load()
+is_utf8: Final = _FUNCTIONS[0]
+"""Returns whether bytes are UTF-8."""
+is_string: Final = _FUNCTIONS[1]
+"""Returns whether a JSON value is a string."""
+scan_object: Final = _FUNCTIONS[2]
+"""None where the C module is not compiled."""
