@@ -203,8 +203,15 @@ def test_request_list_session_ends_during_a_filter_loads_after_the_login(console
     add_requests(console, "login", 2, model="login")
     rows = open_list(console, page, "?model=login")
     expect(rows).to_have_count(2)
-    page.context.clear_cookies()
+    held: list[Route] = []
+    page.route(re.compile(r"/v1/requests\?.*status=ok"), lambda route: held.append(route))
     page.get_by_label("Status", exact=True).select_option("ok")
+    while not held:  # without this order, the page could notice the end of the session before the filter changes
+        page.wait_for_timeout(20)
+    page.context.clear_cookies()
+    for route in held:
+        route.continue_()
+    page.unroute_all()
     page.get_by_label("API key").fill(console.admin_key)
     page.get_by_role("button", name="Log in").click()
     expect(rows).to_have_count(2)
