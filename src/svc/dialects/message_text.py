@@ -13,7 +13,7 @@ from svc.dialects.json_scan import is_string
 from svc.dialects.message_schema import MessagePart, UndecodedPart
 from svc.dialects.validation import decode_client_value
 
-_TEXT_TYPES: Final = frozenset(("text", "refusal", "tool_use", "thinking", "redacted_thinking"))
+TEXT_PART_TYPES: Final = ("text", "refusal", "tool_use", "thinking", "redacted_thinking")
 """Types of parts without images, documents and audio."""
 _NULL_VALUE: Final = msgspec.Raw(b"null")
 _UNDECODED_PARTS_DECODER: Final = msgspec.json.Decoder(list[UndecodedPart])
@@ -36,7 +36,7 @@ def check_content(value: msgspec.Raw, path: str) -> bool:
     if parts is None:
         decode_client_value(_CONTENT_DECODER, value, path)  # for the error
         return False
-    return all(part.type in _TEXT_TYPES or _is_text_result(part) for part in parts)
+    return all(part.type in TEXT_PART_TYPES or _is_text_result(part) for part in parts)
 
 
 def _is_text_result(part: UndecodedPart) -> bool:

@@ -11,17 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from svc.dialects.base import RequestBody
-from svc.dialects.json_scan import ScanObject, check_utf8, scan_object
-from svc.dialects.json_skeleton import (
-    MAX_BODY_BACKSLASHES,
-    MAX_BODY_VALUES,
-    MAX_SKELETON_STRING_BYTES,
-    MIN_SKELETON_BODY_BYTES,
-    has_excess_backslashes,
-    has_excess_values,
-    strip_long_strings,
-)
+from svc.dialects.json_scan import check_utf8
 from svc.dialects.message_schema import ModelField
 from svc.errors import InvalidRequest, ProviderFailed
 from svc.wire.type_names import with_json_types
@@ -31,11 +21,6 @@ T = TypeVar("T")
 astuple: Final = msgspec.structs.astuple
 """Returns all decoded fields in order. Access to single fields would cost a lookup by name each."""
 
-MAX_KEPT_NESTED_BYTES: Final = 102
-"""Maximum length of a string at the third level of a chat or below that is decoded.
-
-The longest name that is compared there has 17 letters (`redacted_thinking`), each of which may be an escape.
-"""
 MAX_MODEL_CHARS: Final = 512
 """Maximum length of a model's name."""
 _ERROR_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
@@ -50,7 +35,7 @@ _SURROGATES_OR_BACKSLASH: Final = re.compile(
 )
 """An escaped backslash or a pair of surrogates, as group 1, or an unpaired surrogate."""
 _UNICODE_ESCAPE_BYTES: Final = len(r"\ud800")
-_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_client_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
@@ -58,49 +43,15 @@ def decode_client_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     try:
         check_utf8(raw)
         return decoder.decode(raw)
-    except _DECODE_ERRORS as fault:
+    except DECODE_ERRORS as fault:
         raise to_invalid_request(fault, raw=raw) from None
-
-
-def decode_skeleton(decoder: msgspec.json.Decoder[T], body: RequestBody, *, max_nested_bytes: int | None = None) -> T:
-    """Decode a body, as `decode_client_json` does, and set what the body's scan finds.
-
-    A long text may be decoded as empty, unless `body.skeleton` is the body. With `max_nested_bytes`, so may longer
-    strings in objects and arrays at the third level or below. Also raises InvalidRequest for a body with so many
-    values that decoding it would block the event loop.
-    """
-    raw = body.raw
-    if has_excess_backslashes(raw):
-        raise InvalidRequest(f"The body has more than {MAX_BODY_BACKSLASHES} backslashes.")
-    skeleton = strip_long_strings(raw) if scan_object is None else _scan(scan_object, body, max_nested_bytes)
-    if has_excess_values(skeleton):
-        raise InvalidRequest(f"The body has more than {MAX_BODY_VALUES} values (parts, keys, messages and others).")
-    body.skeleton = skeleton
-    if skeleton is not raw:
-        with contextlib.suppress(*_DECODE_ERRORS):  # the error has to refer to the original body
-            if scan_object is None:
-                check_utf8(raw)
-            return decoder.decode(skeleton)
-        body.skeleton = raw
-    return decode_client_json(decoder, raw)
-
-
-def _scan(scan_object: ScanObject, body: RequestBody, max_nested_bytes: int | None) -> bytes:
-    """Set the names of the body's fields and the span of `model`, and return the skeleton. Raises InvalidRequest."""
-    raw = body.raw
-    max_bytes = MAX_SKELETON_STRING_BYTES if len(raw) >= MIN_SKELETON_BODY_BYTES else len(raw)
-    scan = scan_object(raw, max_bytes, max_bytes if max_nested_bytes is None else max_nested_bytes)
-    if scan is None:
-        raise InvalidRequest(_NOT_UTF8)
-    skeleton, body.field_names, body.model_start, body.model_end = scan
-    return skeleton
 
 
 def decode_client_object(raw: bytes) -> dict[str, Any]:
     """Decode a client's complete body to a dictionary. Raises InvalidRequest."""
     try:
         return _OBJECT_DECODER.decode(raw)  # decodes all strings, and so validates their UTF-8
-    except _DECODE_ERRORS as fault:
+    except DECODE_ERRORS as fault:
         raise to_invalid_request(fault, raw=raw) from None
 
 
@@ -111,7 +62,7 @@ def decode_client_fields(raw: bytes) -> dict[str, Any]:
     """
     try:
         fields: dict[str, Any] = _RAW_FIELDS_DECODER.decode(raw)
-    except _DECODE_ERRORS as fault:
+    except DECODE_ERRORS as fault:
         raise to_invalid_request(fault, raw=raw) from None
     return fields
 
@@ -120,7 +71,7 @@ def find_requested_model(raw: bytes) -> str | None:
     """Return the model of a body that was rejected, or None if it cannot be read."""
     try:
         model = _MODEL_DECODER.decode(raw).model
-    except _DECODE_ERRORS:
+    except DECODE_ERRORS:
         return None
     return model if 0 < len(model) <= MAX_MODEL_CHARS else None
 
@@ -137,7 +88,7 @@ def decode_client_value(decoder: msgspec.json.Decoder[T], value: msgspec.Raw, pa
     """Decode a part of a client's body, at `path`, whose syntax was checked before. Raises InvalidRequest."""
     try:
         return decoder.decode(value)
-    except _DECODE_ERRORS as fault:
+    except DECODE_ERRORS as fault:
         raise to_invalid_request(fault, parent_path=path) from None
 
 
@@ -207,10 +158,10 @@ def decode_upstream_json(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     """
     try:
         return _decode_checked(decoder, raw)
-    except _DECODE_ERRORS:
+    except DECODE_ERRORS:
         repaired = _SURROGATES_OR_BACKSLASH.sub(_replace_unpaired, raw) if raw.find(b"\\u") >= 0 else raw
     if repaired != raw:
-        with contextlib.suppress(*_DECODE_ERRORS):
+        with contextlib.suppress(*DECODE_ERRORS):
             return _decode_checked(decoder, repaired)
     raise ProviderFailed("The provider sent an invalid response.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -10,10 +10,12 @@ from msgspec import Meta
 from svc.dialects.message_schema import ABSENT
 
 MAX_REQUESTED_TOKENS: Final = 2**31 - 1
+Role = Literal["user", "assistant", "system"]
+ROLES: Final[tuple[str, ...]] = get_args(Role)
 
 
 class _RoutingMessage(msgspec.Struct, gc=False):
-    role: Literal["user", "assistant", "system"]
+    role: Role
     content: msgspec.Raw
 
 

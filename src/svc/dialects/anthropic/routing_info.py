@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from svc.dialects.anthropic.request_schema import CountBody, RoutingBody
+from svc.dialects.anthropic.request_schema import ROLES, CountBody, RoutingBody
 from svc.dialects.base import RequestBody
+from svc.dialects.fields_decoder import MAX_KEPT_NESTED_BYTES, FieldsDecoder
 from svc.dialects.json_scan import is_string
-from svc.dialects.message_text import check_content, is_null
+from svc.dialects.message_text import TEXT_PART_TYPES, check_content, is_null
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.validation import MAX_KEPT_NESTED_BYTES, decode_skeleton
 from svc.errors import InvalidRequest
 
-_ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
-_COUNT_DECODER: Final = msgspec.json.Decoder(CountBody)
+_ROUTING_DECODER: Final = FieldsDecoder(
+    RoutingBody, roles=ROLES, part_types=TEXT_PART_TYPES, max_nested_bytes=MAX_KEPT_NESTED_BYTES
+)
+_COUNT_DECODER: Final = FieldsDecoder(
+    CountBody, roles=ROLES, part_types=TEXT_PART_TYPES, max_nested_bytes=MAX_KEPT_NESTED_BYTES
+)
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
-    fields = decode_skeleton(_ROUTING_DECODER, body, max_nested_bytes=MAX_KEPT_NESTED_BYTES)
+    fields = _ROUTING_DECODER.decode_body(body)
     if not fields.messages and is_null(fields.thread):  # a thread may continue without new messages
         raise InvalidRequest("Invalid value for `messages`: expected array of length at least 1.", param="messages")
-    body.has_only_text = _check_contents(fields)
+    try:
+        body.has_only_text = _check_contents(fields)
+    except InvalidRequest:
+        _check_contents(_ROUTING_DECODER.decode_complete_body(body.raw))
+        raise
     response_format = fields.output_config.format if fields.output_config is not None else None
     if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:
         raise InvalidRequest("`output_config.format.schema` is required.", param="output_config.format.schema")
@@ -32,8 +38,12 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
 
 def decode_count_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information of a token count. Raises InvalidRequest with the field."""
-    fields = decode_skeleton(_COUNT_DECODER, body, max_nested_bytes=MAX_KEPT_NESTED_BYTES)
-    body.has_only_text = _check_contents(fields)
+    fields = _COUNT_DECODER.decode_body(body)
+    try:
+        body.has_only_text = _check_contents(fields)
+    except InvalidRequest:
+        _check_contents(_COUNT_DECODER.decode_complete_body(body.raw))
+        raise
     return RoutingInfo(model=fields.model, has_completion=False, is_metered=False)
 
 

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from svc.dialects.base import EncodedResponse, RequestBody
+from svc.dialects.fields_decoder import FieldsDecoder
 from svc.dialects.json_scan import check_utf8
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.upstream_errors import map_upstream_error
-from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest, ProviderFailed
 from svc.wire.chat import UpstreamOverrides
 from svc.wire.usage import MAX_USAGE_TOKENS, TokenUsage
@@ -48,6 +48,7 @@ class _ErrorPayload(msgspec.Struct):
     error: Any = None
 
 
+_ROUTING_DECODER: Final = FieldsDecoder(EmbeddingsBody)
 _BODY_DECODER: Final = msgspec.json.Decoder(EmbeddingsBody)
 _PAYLOAD_DECODER: Final = msgspec.json.Decoder(EmbeddingsPayload)
 _ERROR_DECODER: Final = msgspec.json.Decoder(_ErrorPayload)
@@ -56,7 +57,7 @@ _EMBEDDINGS_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, Rec
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information, and set the body's skeleton. Raises InvalidRequest with the field."""
-    fields = decode_skeleton(_BODY_DECODER, body)
+    fields = _ROUTING_DECODER.decode_body(body)
     if fields.stream:
         raise InvalidRequest("Embeddings cannot be streamed: omit `stream`.", param="stream")
     if isinstance(fields.input, list):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -10,6 +10,8 @@ from msgspec import Meta
 from svc.dialects.message_schema import ABSENT
 
 MAX_REQUESTED_TOKENS: Final = 2**31 - 1
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+ROLES: Final[tuple[str, ...]] = get_args(Role)
 TokenLimit = Annotated[int, Meta(ge=1, le=MAX_REQUESTED_TOKENS)]
 ChoiceCount = Annotated[int, Meta(ge=1, le=1024)]
 
@@ -17,7 +19,7 @@ ChoiceCount = Annotated[int, Meta(ge=1, le=1024)]
 class RoutingMessage(msgspec.Struct, gc=False):
     """One of `messages`. `message_text` checks the content."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Role
     content: msgspec.Raw = ABSENT
 
 

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from svc.dialects.base import RequestBody
+from svc.dialects.fields_decoder import MAX_KEPT_NESTED_BYTES, FieldsDecoder
 from svc.dialects.json_scan import is_string
-from svc.dialects.message_text import check_content, is_null
-from svc.dialects.openai.request_schema import RoutingBody, RoutingFormat, RoutingMessage
+from svc.dialects.message_text import TEXT_PART_TYPES, check_content, is_null
+from svc.dialects.openai.request_schema import ROLES, RoutingBody, RoutingFormat, RoutingMessage
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.validation import MAX_KEPT_NESTED_BYTES, astuple, decode_skeleton
+from svc.dialects.validation import astuple
 from svc.errors import InvalidRequest
 
-_ROUTING_DECODER: Final = msgspec.json.Decoder(RoutingBody)
+_ROUTING_DECODER: Final = FieldsDecoder(
+    RoutingBody, roles=ROLES, part_types=TEXT_PART_TYPES, max_nested_bytes=MAX_KEPT_NESTED_BYTES
+)
 _UNSET_FIELDS: Final = [None, None, None, None]
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Raises InvalidRequest with the field."""
-    fields = decode_skeleton(_ROUTING_DECODER, body, max_nested_bytes=MAX_KEPT_NESTED_BYTES)
+    fields = _ROUTING_DECODER.decode_body(body)
     model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
-    has_only_text = True
-    for index, message in enumerate(messages):
-        if not is_string(message.content) and not _check_content(message, f"messages[{index}].content"):
-            has_only_text = False
-    body.has_only_text = has_only_text
+    try:
+        body.has_only_text = _check_messages(messages)
+    except InvalidRequest:
+        _check_messages(_ROUTING_DECODER.decode_complete_body(body.raw).messages)
+        raise
     min_reserved_tokens, unbounded_field = 0, ""
     if rest != _UNSET_FIELDS:
         *limits, response_format = rest
@@ -42,6 +43,15 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
         min_reserved_tokens=min_reserved_tokens,
         unbounded_field=unbounded_field,
     )
+
+
+def _check_messages(messages: list[RoutingMessage]) -> bool:
+    """Check the contents of messages. Return whether all are only text. Raises InvalidRequest with the index."""
+    has_only_text = True
+    for index, message in enumerate(messages):
+        if not is_string(message.content) and not _check_content(message, f"messages[{index}].content"):
+            has_only_text = False
+    return has_only_text
 
 
 def _check_content(message: RoutingMessage, path: str) -> bool:

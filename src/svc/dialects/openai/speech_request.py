@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from svc.dialects.base import RequestBody
+from svc.dialects.fields_decoder import FieldsDecoder
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.validation import decode_client_json, decode_skeleton
 from svc.errors import InvalidRequest
 from svc.wire.synthesis import MAX_SPEECH_INPUT_CHARS, SpeechRequest
 
 MAX_SPEECH_BODY_BYTES: Final = 1024 * 1024
 """Maximum bytes of a request. 4,096 characters take 48 KiB at most."""
-_REQUEST_DECODER: Final = msgspec.json.Decoder(SpeechRequest)
+_REQUEST_DECODER: Final = FieldsDecoder(SpeechRequest)
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
@@ -26,9 +24,9 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
         raise InvalidRequest(
             f"The body is too large: `input` can have {MAX_SPEECH_INPUT_CHARS} characters.", param="input"
         )
-    fields = decode_skeleton(_REQUEST_DECODER, body)
+    fields = _REQUEST_DECODER.decode_body(body)
     if body.skeleton is not body.raw:  # a skeleton has no long texts, whose lengths are limited
-        fields = decode_client_json(_REQUEST_DECODER, body.raw)
+        fields = _REQUEST_DECODER.decode_complete_body(body.raw)
     if not fields.input.strip():
         raise InvalidRequest("`input` has no text.", param="input")
     return RoutingInfo(

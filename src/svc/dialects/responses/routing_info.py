@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from svc.dialects.base import RequestBody
+from svc.dialects.fields_decoder import FieldsDecoder
 from svc.dialects.request_values import check_metadata
 from svc.dialects.responses.request_schema import ResponsesRoutingBody
 from svc.dialects.routing_info import RoutingInfo
-from svc.dialects.validation import decode_skeleton
 from svc.errors import InvalidRequest
 from svc.wire.stored_response import StateReference
 
-_RESPONSES_ROUTING_DECODER: Final = msgspec.json.Decoder(ResponsesRoutingBody)
+_RESPONSES_ROUTING_DECODER: Final = FieldsDecoder(ResponsesRoutingBody)
 
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
@@ -39,7 +37,7 @@ def decode_count_info(body: RequestBody) -> RoutingInfo:
 
 def _decode_fields(body: RequestBody) -> ResponsesRoutingBody:
     """Decode and check the fields, and set the body's skeleton."""
-    fields = decode_skeleton(_RESPONSES_ROUTING_DECODER, body)
+    fields = _RESPONSES_ROUTING_DECODER.decode_body(body)
     is_empty = fields.input is None or (not fields.input and body.skeleton is body.raw)  # a skeleton has no long texts
     if is_empty and not (fields.previous_response_id or fields.prompt or fields.conversation):
         raise InvalidRequest("`input` is required, and must not be empty.", param="input")
