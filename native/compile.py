@@ -42,7 +42,7 @@ LOG = BUILD / "log"
 LISTED = Path(__file__).with_name("modules.txt")
 C_MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
 """Machines with the vector instructions of the modules in C. The gateway runs without these modules on others."""
-MIN_C_WORD = 2**32
+MAX_32_BIT_SIZE = 2**31 - 1
 """The modules in C need a 64-bit Python, which such a machine may not have."""
 OPTIONS = (
     *("--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(BUILD / "types")),
@@ -68,7 +68,7 @@ def listed_sources() -> list[Path]:
             raise SystemExit(
                 f"{LISTED.name}: {name} cannot be compiled: msgspec reads annotations that compiling changes"
             )
-    has_vectors = platform.machine() in C_MACHINES and sys.maxsize > MIN_C_WORD
+    has_vectors = platform.machine() in C_MACHINES and sys.maxsize > MAX_32_BIT_SIZE
     return sorted(path for path in paths if path.suffix == ".py" or has_vectors)
 
 

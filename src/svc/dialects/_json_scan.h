@@ -198,6 +198,13 @@ VECTOR_TARGET static inline vector find_special(vector block)
     return OR(OR(EQUAL(block, FILL('"')), EQUAL(block, FILL('\\'))), is_control(block));
 }
 
+/* Whether STEP_BYTES bytes are the plain text of a string. */
+VECTOR_TARGET static inline bool is_plain_step(const uint8_t *text)
+{
+    return IS_ZERO(OR(OR(find_special(LOAD(text)), find_special(LOAD(text + BLOCK_BYTES))),
+                      OR(find_special(LOAD(text + 2 * BLOCK_BYTES)), find_special(LOAD(text + 3 * BLOCK_BYTES)))));
+}
+
 /* Letters of escapes by their nibbles: a letter is one if both have a bit in common. */
 enum { COLUMN_2 = 1, COLUMN_5 = 2, COLUMN_6 = 4, COLUMN_7 = 8 };
 static const uint8_t ESCAPE_HIGH[BLOCK_BYTES] = {[2] = COLUMN_2, [5] = COLUMN_5, [6] = COLUMN_6, [7] = COLUMN_7};
@@ -252,8 +259,11 @@ VECTOR_TARGET static const uint8_t *find_long_string_end(const uint8_t *at, cons
         const bool has_controls = HAS_HIGH_BIT(OR(OR(is_control(step[0]), is_control(step[1])),
                                                   OR(is_control(step[2]), is_control(step[3]))));
         const uint64_t backslashes = find_byte(step, '\\'), all_quotes = find_byte(step, '"');
-        if ((backslashes | all_quotes) == 0 && !has_controls && !is_escaped)
+        if ((backslashes | all_quotes) == 0 && !has_controls && !is_escaped) {
+            while (end - at >= 2 * STEP_BYTES && is_plain_step(at + STEP_BYTES))
+                at += STEP_BYTES;
             continue;
+        }
         const uint64_t escaped = find_escaped(backslashes, &is_escaped), quotes = all_quotes & ~escaped;
         const uint64_t inside = quotes == 0 ? UINT64_MAX : (quotes & -quotes) - 1;
         if (has_controls && (to_mask(is_control(step[0]), is_control(step[1]), is_control(step[2]),

@@ -74,7 +74,7 @@ class RequestHeadCache:
             if not data.startswith(part, index):
                 return None
             index += len(part)
-            end = data.find(b"\r\n", index)
+            end = data.find(b"\r", index)  # the next part begins with the whole line end
             value = data[index:end]
             if (
                 not 0 <= end - index <= MAX_VARIABLE_VALUE_BYTES
