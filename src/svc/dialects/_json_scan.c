@@ -6,19 +6,25 @@
 #include "_json_scan.h"
 
 #define MAX_FIELDS 256
-#define MAX_VALUES (1 << 17) /* a body with more is rejected, so that its scan can end */
-#define MAX_DEPTH 128
-#define MIN_UNREAD_DEPTH 3
+#define MAX_VALUES 100000 /* MAX_BODY_VALUES of json_skeleton.py, which counts as well */
+#define MAX_DEPTH 1024    /* msgspec's limit on CPython 3.11. Later ones have no such limit in C */
+#define MIN_NESTED_DEPTH 3
 #define STACK_BYTES (1 << 15)
 
-/* A scan. `output` has the skeleton of the text before `copied`. */
+/* A scan. `output` is the end of the reduced body of the text before `uncopied`. */
 typedef struct {
-    const uint8_t *copied, *end;
+    const uint8_t *uncopied, *end;
     uint8_t *output;
     size_t max_string_bytes, max_nested_bytes;
-    unsigned value_count;
-    bool has_emptied;
+    unsigned value_count; /* names count too, as the delimiters before them do in `has_excess_values` */
+    bool has_emptied, is_too_deep;
 } Scan;
+
+/* What a scan finds beside the reduced body. */
+typedef struct {
+    PyObject *names;
+    const uint8_t *model_start, *model_end;
+} Fields;
 
 static inline const uint8_t *skip_spaces(const uint8_t *at, const uint8_t *end)
 {
@@ -27,11 +33,17 @@ static inline const uint8_t *skip_spaces(const uint8_t *at, const uint8_t *end)
     return at;
 }
 
+/* Returns whether there may be another name or value. */
+static inline bool count_value(Scan *scan)
+{
+    return ++scan->value_count <= MAX_VALUES;
+}
+
 static inline void copy_to(Scan *scan, const uint8_t *at)
 {
-    memcpy(scan->output, scan->copied, (size_t)(at - scan->copied));
-    scan->output += at - scan->copied;
-    scan->copied = at;
+    memcpy(scan->output, scan->uncopied, (size_t)(at - scan->uncopied));
+    scan->output += at - scan->uncopied;
+    scan->uncopied = at;
 }
 
 /* Scans a string from its first byte after the quote. Returns the byte after it, or NULL. */
@@ -42,7 +54,7 @@ VECTOR_TARGET static const uint8_t *scan_string(Scan *scan, const uint8_t *at, s
         return NULL;
     if ((size_t)(closing - at) > max_bytes) {
         copy_to(scan, at);
-        scan->copied = closing;
+        scan->uncopied = closing;
         scan->has_emptied = true;
     }
     return closing + 1;
@@ -107,11 +119,11 @@ static inline const uint8_t *skip_colon(const uint8_t *at, const uint8_t *end)
 static const uint8_t *scan_value(Scan *scan, const uint8_t *at, unsigned depth)
 {
     const uint8_t *const end = scan->end;
-    if (++scan->value_count > MAX_VALUES)
+    if (!count_value(scan))
         return NULL;
     switch (*at) {
     case '"':
-        return scan_string(scan, at + 1, depth >= MIN_UNREAD_DEPTH ? scan->max_nested_bytes : scan->max_string_bytes);
+        return scan_string(scan, at + 1, depth >= MIN_NESTED_DEPTH ? scan->max_nested_bytes : scan->max_string_bytes);
     case '{':
     case '[':
         break;
@@ -125,14 +137,16 @@ static const uint8_t *scan_value(Scan *scan, const uint8_t *at, unsigned depth)
         return skip_number(at, end);
     }
     const uint8_t closing = *at == '{' ? '}' : ']';
-    if (depth >= MAX_DEPTH)
+    if (depth >= MAX_DEPTH) {
+        scan->is_too_deep = true;
         return NULL;
+    }
     at = skip_spaces(at + 1, end);
     if (at < end && *at == closing)
         return at + 1;
     while (at < end) {
         if (closing == '}') {
-            if (*at != '"' || (at = scan_string(scan, at + 1, scan->max_string_bytes)) == NULL ||
+            if (!count_value(scan) || *at != '"' || (at = scan_string(scan, at + 1, scan->max_string_bytes)) == NULL ||
                 (at = skip_colon(at, end)) == NULL)
                 return NULL;
         }
@@ -155,47 +169,52 @@ static bool is_one_of(PyObject *values, const uint8_t *text, size_t size)
     return false;
 }
 
-/* What makes an object plain: its label is one of `labels`, and its text is a string or an array of plain parts. */
-typedef struct Shape {
-    const char *label, *text;
-    size_t label_size, text_size;
-    PyObject *labels;
-    const struct Shape *parts;
-    bool is_text_optional;
-} Shape;
+/* An object is plain if its value of `tag_name` is one of `tag_values`, and its value of `text_name` is a string or an
+   array of plain `parts`. */
+typedef struct PlainRule {
+    const char *tag_name, *text_name;
+    size_t tag_name_size, text_name_size;
+    PyObject *tag_values;
+    const struct PlainRule *parts;
+    bool is_text_optional; /* the text may be null or absent */
+} PlainRule;
 
-static const uint8_t *scan_array(Scan *scan, const uint8_t *at, unsigned depth, const Shape *shape, bool *is_plain);
+static const uint8_t *scan_plain_array(Scan *scan, const uint8_t *at, unsigned depth, const PlainRule *rule,
+                                       bool *is_plain);
 
-/* Scans an object in `depth` others, as `scan_value` does, and finds whether it is plain. */
-static const uint8_t *scan_shape(Scan *scan, const uint8_t *at, unsigned depth, const Shape *shape, bool *is_plain)
+/* Scans a value in `depth` objects and arrays, as `scan_value` does, and finds whether it is a plain object. */
+static const uint8_t *scan_plain_object(Scan *scan, const uint8_t *at, unsigned depth, const PlainRule *rule,
+                                        bool *is_plain)
 {
     const uint8_t *const end = scan->end;
-    unsigned label_count = 0, text_count = 0;
-    bool has_label = false, has_text = shape->is_text_optional, has_escaped_name = false;
+    unsigned tag_count = 0, text_count = 0;
+    bool has_tag = false, is_text_plain = rule->is_text_optional, has_escaped_name = false;
     *is_plain = false;
     if (*at != '{')
         return scan_value(scan, at, depth);
+    if (!count_value(scan))
+        return NULL;
     at = skip_spaces(at + 1, end);
     while (at < end && *at == '"') {
         const uint8_t *const name = at + 1;
-        if ((at = find_string_end(name, end)) == NULL)
+        if (!count_value(scan) || (at = find_string_end(name, end)) == NULL)
             return NULL;
         const size_t size = (size_t)(at - name);
         if ((at = skip_colon(at + 1, end)) == NULL)
             return NULL;
         const uint8_t *const value = at;
-        if (size == shape->text_size && memcmp(name, shape->text, size) == 0) {
+        if (size == rule->text_name_size && memcmp(name, rule->text_name, size) == 0) {
             text_count++;
-            has_text = *value == '"' || (shape->is_text_optional && *value == 'n');
-            if (*value == '[' && shape->parts != NULL)
-                at = scan_array(scan, value, depth + 1, shape->parts, &has_text);
+            is_text_plain = *value == '"' || (rule->is_text_optional && *value == 'n');
+            if (*value == '[' && rule->parts != NULL)
+                at = scan_plain_array(scan, value, depth + 1, rule->parts, &is_text_plain);
             else
                 at = scan_value(scan, value, depth + 1);
         } else {
             at = scan_value(scan, value, depth + 1);
-            if (at != NULL && size == shape->label_size && memcmp(name, shape->label, size) == 0) {
-                label_count++;
-                has_label = *value == '"' && is_one_of(shape->labels, value + 1, (size_t)(at - value) - 2);
+            if (at != NULL && size == rule->tag_name_size && memcmp(name, rule->tag_name, size) == 0) {
+                tag_count++;
+                has_tag = *value == '"' && is_one_of(rule->tag_values, value + 1, (size_t)(at - value) - 2);
             } else if (memchr(name, '\\', size) != NULL) {
                 has_escaped_name = true;
             }
@@ -205,20 +224,22 @@ static const uint8_t *scan_shape(Scan *scan, const uint8_t *at, unsigned depth, 
     }
     if (at == end || *at != '}')
         return NULL;
-    *is_plain = has_label && has_text && label_count == 1 && text_count <= 1 && !has_escaped_name;
+    *is_plain = has_tag && is_text_plain && tag_count == 1 && text_count <= 1 && !has_escaped_name;
     return at + 1;
 }
 
-/* Scans an array in `depth` others, as `scan_value` does, and finds whether its elements are plain. */
-static const uint8_t *scan_array(Scan *scan, const uint8_t *at, unsigned depth, const Shape *shape, bool *is_plain)
+/* Scans an array in `depth` objects and arrays, as `scan_value` does, and finds whether its elements are plain. */
+static const uint8_t *scan_plain_array(Scan *scan, const uint8_t *at, unsigned depth, const PlainRule *rule,
+                                       bool *is_plain)
 {
     const uint8_t *const end = scan->end;
     *is_plain = true;
+    if (!count_value(scan))
+        return NULL;
     at = skip_spaces(at + 1, end);
     while (at < end && *at != ']') {
         bool is_element_plain;
-        if (++scan->value_count > MAX_VALUES ||
-            (at = scan_shape(scan, at, depth + 1, shape, &is_element_plain)) == NULL ||
+        if ((at = scan_plain_object(scan, at, depth + 1, rule, &is_element_plain)) == NULL ||
             (at = skip_comma(at, end, ']')) == NULL)
             return NULL;
         *is_plain = *is_plain && is_element_plain;
@@ -226,12 +247,15 @@ static const uint8_t *scan_array(Scan *scan, const uint8_t *at, unsigned depth, 
     return at < end ? at + 1 : NULL;
 }
 
-/* Scans `messages`. The skeleton has the first one and those that are not plain. Returns the byte after it, or NULL. */
-static const uint8_t *scan_messages(Scan *scan, const uint8_t *at, const Shape *shape)
+/* Scans `messages`. Leaves out those that are plain, except for the first one: the types of requests tell empty arrays
+   from others. Returns the byte after it, or NULL. */
+static const uint8_t *scan_messages(Scan *scan, const uint8_t *at, const PlainRule *rule)
 {
     const uint8_t *const end = scan->end;
     if (*at != '[')
         return scan_value(scan, at, 1);
+    if (!count_value(scan))
+        return NULL;
     at = skip_spaces(at + 1, end);
     copy_to(scan, at);
     for (bool is_first = true; at < end && *at != ']'; is_first = false) {
@@ -239,8 +263,8 @@ static const uint8_t *scan_messages(Scan *scan, const uint8_t *at, const Shape *
         bool is_plain;
         if (!is_first)
             *scan->output++ = ',';
-        scan->copied = at;
-        if (++scan->value_count > MAX_VALUES || (at = scan_shape(scan, at, 2, shape, &is_plain)) == NULL)
+        scan->uncopied = at;
+        if ((at = scan_plain_object(scan, at, 2, rule, &is_plain)) == NULL)
             return NULL;
         copy_to(scan, at);
         if (is_plain && !is_first)
@@ -248,7 +272,7 @@ static const uint8_t *scan_messages(Scan *scan, const uint8_t *at, const Shape *
         if ((at = skip_comma(at, end, ']')) == NULL)
             return NULL;
     }
-    scan->copied = at;
+    scan->uncopied = at;
     return at < end ? at + 1 : NULL;
 }
 
@@ -264,13 +288,13 @@ static int add_name(PyObject *names, const uint8_t *text, size_t size)
     return result < 0 ? -1 : PySet_GET_SIZE(names) > count;
 }
 
-/* Scans an object. Returns whether it is valid JSON whose names are neither repeated nor escaped, and -1 with an
-   exception. `model` becomes the span of the value of `model`. */
-static int scan_fields(Scan *scan, const uint8_t *at, PyObject *names, PyObject *kept, const Shape *message,
-                       const uint8_t *model[2])
+/* Scans an object. Returns whether it is valid, and -1 with an exception. The names become empty if one is repeated,
+   escaped or one of too many, and with `kept_names`, such an object counts as invalid. */
+static int scan_fields(Scan *scan, const uint8_t *at, PyObject *kept_names, const PlainRule *message, Fields *fields)
 {
     const uint8_t *const end = scan->end;
-    bool has_output = false;
+    const bool keeps_all = kept_names == Py_None;
+    bool has_output = false, is_ambiguous = false;
     at = skip_spaces(at, end);
     if (at == end || *at != '{')
         return 0;
@@ -281,24 +305,25 @@ static int scan_fields(Scan *scan, const uint8_t *at, PyObject *names, PyObject 
         const uint8_t *const name = at + 1;
         if (has_output)
             *scan->output++ = ',';
-        scan->copied = at;
-        if ((at = find_string_end(name, end)) == NULL)
+        scan->uncopied = at;
+        if (!count_value(scan) || (at = scan_string(scan, name, scan->max_string_bytes)) == NULL)
             return 0;
-        const size_t size = (size_t)(at - name);
-        const int added = add_name(names, name, size);
-        if (added <= 0)
+        const size_t size = (size_t)(at - 1 - name);
+        const int added = is_ambiguous ? 0 : add_name(fields->names, name, size);
+        if (added < 0 || (added == 0 && !keeps_all))
             return added;
-        if ((at = skip_colon(at + 1, end)) == NULL)
+        is_ambiguous = added == 0;
+        if ((at = skip_colon(at, end)) == NULL)
             return 0;
         const bool is_model = size == 5 && memcmp(name, "model", 5) == 0;
-        const bool is_messages = kept != Py_None && size == 8 && memcmp(name, "messages", 8) == 0;
+        const bool is_messages = !keeps_all && size == 8 && memcmp(name, "messages", 8) == 0;
         if (is_model)
-            model[0] = at;
+            fields->model_start = at;
         if ((at = is_messages ? scan_messages(scan, at, message) : scan_value(scan, at, 1)) == NULL)
             return 0;
         if (is_model)
-            model[1] = at;
-        if (kept == Py_None || is_one_of(kept, name, size)) {
+            fields->model_end = at;
+        if (keeps_all || is_one_of(kept_names, name, size)) {
             copy_to(scan, at);
             has_output = true;
         } else {
@@ -310,6 +335,8 @@ static int scan_fields(Scan *scan, const uint8_t *at, PyObject *names, PyObject 
     if (at == end || *at != '}')
         return 0;
     *scan->output++ = '}';
+    if (is_ambiguous)
+        PySet_Clear(fields->names);
     return skip_spaces(at + 1, end) == end;
 }
 
@@ -324,52 +351,61 @@ static bool is_tuple_of_bytes(PyObject *value)
     return true;
 }
 
+/* Returns what `scan_object` returns for a scan of `raw` to `output`. */
+static PyObject *build_result(const Scan *scan, const Fields *fields, PyObject *raw, bool keeps_all,
+                              const uint8_t *output)
+{
+    const uint8_t *const text = (const uint8_t *)PyBytes_AS_STRING(raw);
+    PyObject *reduced = keeps_all && !scan->has_emptied
+                            ? Py_NewRef(raw)
+                            : PyBytes_FromStringAndSize((const char *)output, scan->output - output);
+    if (reduced == NULL)
+        return NULL;
+    return Py_BuildValue("(NOnn)", reduced, fields->names, (Py_ssize_t)(fields->model_start - text),
+                         (Py_ssize_t)(fields->model_end - text));
+}
+
 static PyObject *scan_object(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)module;
     if (count != 6 || !PyBytes_CheckExact(arguments[0]) || !is_tuple_of_bytes(arguments[2]) ||
         !is_tuple_of_bytes(arguments[3]) || !(arguments[1] == Py_None || is_tuple_of_bytes(arguments[1])))
-        return PyErr_Format(PyExc_TypeError, "scan_object() takes bytes, three tuples of bytes, and two integers");
+        return PyErr_Format(PyExc_TypeError, "scan_object() takes bytes, three tuples of bytes, and two integers. "
+                                             "The first tuple may be None");
+    PyObject *const raw = arguments[0], *const kept_names = arguments[1];
+    const PlainRule part = {.tag_name = "type", .tag_name_size = 4, .text_name = "text", .text_name_size = 4,
+                            .tag_values = arguments[3], .is_text_optional = true};
+    const PlainRule message = {.tag_name = "role", .tag_name_size = 4, .text_name = "content", .text_name_size = 7,
+                               .tag_values = arguments[2], .parts = &part};
     const Py_ssize_t max_string_bytes = PyLong_AsSsize_t(arguments[4]);
     const Py_ssize_t max_nested_bytes = PyLong_AsSsize_t(arguments[5]);
     if (PyErr_Occurred())
         return NULL;
-    const uint8_t *const text = (const uint8_t *)PyBytes_AS_STRING(arguments[0]);
-    const size_t size = (size_t)PyBytes_GET_SIZE(arguments[0]);
+    const uint8_t *const text = (const uint8_t *)PyBytes_AS_STRING(raw);
+    const size_t size = (size_t)PyBytes_GET_SIZE(raw);
     if (!is_utf8(text, size))
         Py_RETURN_NONE;
-    PyObject *const kept = arguments[1];
     uint8_t buffer[STACK_BYTES];
-    uint8_t *const output = size <= STACK_BYTES ? buffer : PyMem_Malloc(size);
-    PyObject *names = PySet_New(NULL);
-    if (output == NULL || names == NULL) {
-        Py_XDECREF(names);
-        PyMem_Free(output == buffer ? NULL : output);
+    uint8_t *const output = size <= STACK_BYTES ? buffer : PyMem_Malloc(size); /* a reduced body is no longer */
+    if (output == NULL)
         return PyErr_NoMemory();
-    }
-    const Shape part = {.label = "type", .label_size = 4, .text = "text", .text_size = 4, .labels = arguments[3],
-                        .is_text_optional = true};
-    const Shape message = {.label = "role", .label_size = 4, .text = "content", .text_size = 7,
-                           .labels = arguments[2], .parts = &part};
-    const uint8_t *model[2] = {text, text};
-    Scan scan = {.copied = text,
+    Scan scan = {.uncopied = text,
                  .end = text + size,
                  .output = output,
                  .max_string_bytes = (size_t)max_string_bytes,
                  .max_nested_bytes = (size_t)max_nested_bytes};
+    Fields fields = {.names = PySet_New(NULL), .model_start = text, .model_end = text};
     PyObject *result = NULL;
-    const int is_valid = scan_fields(&scan, text, names, kept, &message, model);
-    if (is_valid == 0) {
+    const int is_valid = fields.names == NULL ? -1 : scan_fields(&scan, text, kept_names, &message, &fields);
+    if (is_valid > 0)
+        result = build_result(&scan, &fields, raw, kept_names == Py_None, output);
+    else if (is_valid == 0 && scan.value_count > MAX_VALUES)
+        PyErr_SetString(PyExc_ValueError, "the body has too many values");
+    else if (is_valid == 0 && scan.is_too_deep)
+        PyErr_SetString(PyExc_RecursionError, "the body is nested too deeply");
+    else if (is_valid == 0)
         result = Py_NewRef(Py_None);
-    } else if (is_valid > 0) {
-        PyObject *skeleton = kept == Py_None && !scan.has_emptied
-                                 ? Py_NewRef(arguments[0])
-                                 : PyBytes_FromStringAndSize((const char *)output, scan.output - output);
-        if (skeleton != NULL)
-            result = Py_BuildValue("(NOnn)", skeleton, names, (Py_ssize_t)(model[0] - text),
-                                   (Py_ssize_t)(model[1] - text));
-    }
-    Py_DECREF(names);
+    Py_XDECREF(fields.names);
     if (output != buffer)
         PyMem_Free(output);
     return result;

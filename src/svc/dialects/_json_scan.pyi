@@ -4,7 +4,7 @@ def is_utf8(raw: bytes, /) -> bool: ...
 def is_string(value: msgspec.Raw, /) -> bool: ...
 def scan_object(
     raw: bytes,
-    kept: tuple[bytes, ...] | None,
+    kept_names: tuple[bytes, ...] | None,
     roles: tuple[bytes, ...],
     part_types: tuple[bytes, ...],
     max_string_bytes: int,

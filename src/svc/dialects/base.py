@@ -78,7 +78,7 @@ class RequestBody:
     """The body of a client's request, with the results of its inspection."""
 
     skeleton: bytes = b""
-    """The body, without the content of long strings if it is long itself. `decode_routing_info` sets it."""
+    """The body, or a long one without the content of its long strings. `decode_routing_info` sets it."""
     field_names: set[str] | None = None
     """The names of the top-level fields. Empty if parsers could disagree about the fields, None if not read.
 

@@ -14,30 +14,32 @@ _unpack_first_byte: Final = struct.Struct("B").unpack_from
 
 
 class ScanObject(Protocol):
-    """Validates a body, and reads the names of its fields."""
+    """Validates a body, reads the names of its fields, and reduces it to what has to be decoded."""
 
     def __call__(
         self,
         raw: bytes,
-        kept: tuple[bytes, ...] | None,
+        kept_names: tuple[bytes, ...] | None,
         roles: tuple[bytes, ...],
         part_types: tuple[bytes, ...],
         max_string_bytes: int,
         max_nested_bytes: int,
         /,
     ) -> tuple[bytes, set[str], int, int] | None:
-        """Return None unless the body is a JSON object (RFC 8259) in UTF-8 whose fields have different names.
+        """Return None unless the body is a JSON object (RFC 8259) in UTF-8. Otherwise return
 
-        The same for unusual ones: names of fields with escapes, over 256 fields, 131,072 values or 128 levels. Else
-
-        * the skeleton, with the fields in `kept`, or all fields. Strings of over `max_string_bytes` are empty, and so
-          are values of over `max_nested_bytes` in objects and arrays at the third level or below. It is `raw` if all
-          fields are kept and no string is emptied
-        * the names of the fields
+        * the reduced body: the fields in `kept_names`, or all if it is None. Strings of over `max_string_bytes` are
+          empty, and so are values of over `max_nested_bytes` in objects and arrays at the third level or below. It is
+          `raw` if all fields are kept and no string is emptied
+        * the names of the fields. Empty if one is repeated or escaped, or if there are over 256
         * the index of the first byte of the value of `model` in `raw`, and of the byte after it, or 0 for both
 
-        With `kept`, plain `messages` after the first are left out. Such a message has one of `roles`, and its
-        `content` is a string or an array of parts with one of `part_types`, whose `text` is a string, null or absent.
+        With `kept_names`, it also returns None if the names would be empty, and plain `messages` after the first are
+        left out. Such a message has one of `roles`, and its `content` is a string or an array of parts with one of
+        `part_types`, whose `text` is a string, null or absent.
+
+        Raises ValueError for more than MAX_BODY_VALUES names and values, and RecursionError for more than 1,024
+        levels.
         """
 
 

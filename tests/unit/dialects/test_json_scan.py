@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from svc.dialects.anthropic import routing_info as anthropic
 from svc.dialects.base import RequestBody
 from svc.dialects.json_scan import check_utf8, is_string, is_utf8, scan_object
-from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES
+from svc.dialects.json_skeleton import MAX_BODY_VALUES, MIN_SKELETON_BODY_BYTES, has_excess_values
 from svc.dialects.json_spans import read_fields
 from svc.dialects.openai import routing_info as openai
 from svc.dialects.routing_info import RoutingInfo
@@ -23,6 +23,7 @@ from svc.errors import InvalidRequest
 
 MAX_BYTES, MAX_NESTED_BYTES = 100, 20
 DEPTH_OF_NESTED = 3
+MAX_LEVELS = 1024
 UTF8_EDGES = ("\x7f", "\x80", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010ffff")
 INVALID_UTF8 = (
     *(
@@ -193,21 +194,61 @@ def test_scan_with_kept_fields_leaves_out_others(body: tuple[dict[str, Any], byt
 @compiled_only
 @given(bodies(), st.integers(0), st.binary(max_size=2) | st.sampled_from(DAMAGE), st.integers(0, 3))
 @example(({}, b'{"model":"' + b"m" * 30 + b'"}'), 12, b'"', 0)
-def test_scan_damaged_body_is_none_unless_it_is_unambiguous_json(
+def test_scan_damaged_body_is_none_unless_it_is_json(
     body: tuple[dict[str, Any], bytes], place: int, inserted: bytes, removed: int
 ) -> None:
-    raw = body[1]
-    place %= len(raw) + 1
-    raw = raw[:place] + inserted + raw[place + removed :]
+    raw = damage(body[1], place, inserted, removed)
     scan = scan_all(raw)
-    is_body = is_utf8(raw) and is_object(raw)
-    names, start, end = read_fields(raw, raw) if is_body else (set(), 0, 0)
-    if is_body and (names or raw.translate(None, b" \n\r\t") == b"{}"):
-        assert scan is not None
-        assert scan[1:] == (names, start, end)
-        assert is_object(scan[0])
-    else:
+    if not is_object(raw):
         assert scan is None
+        assert scan_chat(raw) is None
+        return
+    assert scan is not None
+    assert is_object(scan[0])
+    names, start, end = read_fields(raw, raw)
+    assert scan[1] == names
+    is_unambiguous = bool(names) or raw.translate(None, b" \n\r\t") == b"{}"
+    assert not is_unambiguous or scan[2:] == (start, end)
+    assert (scan_chat(raw) is not None) == is_unambiguous
+
+
+@compiled_only
+@given(st.integers(0), st.binary(max_size=2) | st.sampled_from(DAMAGE), st.integers(0, 3))
+def test_scan_damaged_messages_are_none_unless_they_are_json(place: int, inserted: bytes, removed: int) -> None:
+    message = b'{"role":"user","content":[{"type":"text","text":"a"},{"text":null,"type":"text"}]}'
+    raw = damage(
+        b'{"messages":[%b, {"content":"b","x":[],"role":"tool"},%b]}' % (message, message), place, inserted, removed
+    )
+    reduced = scan_chat(raw)
+    if is_object(raw) and read_fields(raw, raw)[0]:
+        assert reduced is not None
+        assert is_object(reduced)
+    else:
+        assert reduced is None
+
+
+def damage(raw: bytes, place: int, inserted: bytes, removed: int) -> bytes:
+    place %= len(raw) + 1
+    return raw[:place] + inserted + raw[place + removed :]
+
+
+@compiled_only
+@pytest.mark.parametrize(
+    "messages",
+    [
+        *(
+            b'[{"role":"user",}]',
+            b'[{"role":"user"},]',
+            b'[{"role":"user"}{"role":"user"}]',
+            b"[,]",
+            b"[{,}]",
+            b"[1 2]",
+        ),
+        *(b'[{"content":[{"type":"text"},]}]', b'[{"content":[{"type":"text"}}]', b'[{"content":[{}{}]}]', b"[", b"[{"),
+    ],
+)
+def test_scan_malformed_messages_are_none(messages: bytes) -> None:
+    assert scan_chat(b'{"messages":%b}' % messages) is None
 
 
 def is_object(raw: bytes) -> bool:
@@ -216,7 +257,7 @@ def is_object(raw: bytes) -> bool:
         msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    return True
+    return is_utf8(raw)
 
 
 @compiled_only
@@ -227,26 +268,67 @@ def is_object(raw: bytes) -> bool:
         b'{"model":"a","x":{"model":1},"model":"b"}',
         b'{"mod\\u0065l":"a"}',
         b'{"a":1,"\\"":2}',
-        b"{" + b",".join(b'"f%d":1' % number for number in range(300)) + b"}",
-        b'{"a":' + b"[" * 200 + b"]" * 200 + b"}",
-        b'{"a":[%b0]}' % (b"0," * (1 << 17)),
-        b"[]",
-        b"",
+        b"{" + b",".join(b'"f%d":1' % number for number in range(257)) + b"}",
     ],
-    ids=[
-        "repeated",
-        "repeated after nested",
-        "escaped letter",
-        "escaped quote",
-        "many",
-        "deep",
-        "values",
-        "array",
-        "none",
-    ],
+    ids=["repeated", "repeated after nested", "escaped letter", "escaped quote", "many"],
 )
-def test_scan_unusual_body_is_none(raw: bytes) -> None:
+def test_scan_ambiguous_names_are_empty(raw: bytes) -> None:
+    scan = scan_all(raw)
+    assert scan is not None
+    assert scan[:2] == (raw, set())
+    assert scan_chat(raw) is None
+
+
+@compiled_only
+@pytest.mark.parametrize("raw", [b"[]", b"", b" ", b"{}{}", b"{} x", b'"a"', b"\xef\xbb\xbf{}"])
+def test_scan_other_value_than_an_object_is_none(raw: bytes) -> None:
     assert scan_all(raw) is None
+
+
+@compiled_only
+def test_scan_body_with_most_fields_and_levels_is_read() -> None:
+    assert scan_object is not None
+    fields = b"{" + b",".join(b'"f%d":1' % number for number in range(256)) + b"}"
+    assert len((scan_all(fields) or [b"", set()])[1]) == 256
+    levels = MAX_LEVELS - 1
+    assert scan_all(b'{"a":' + b"[" * levels + b"]" * levels + b"}") is not None
+    with pytest.raises(RecursionError):
+        scan_all(b'{"a":' + b"[" * (levels + 1) + b"]" * (levels + 1) + b"}")
+
+
+@compiled_only
+@pytest.mark.parametrize(("element", "count"), [(b"0,", 1), (b"[[0]],", 3), (b'{"":0},', 3)])
+@pytest.mark.parametrize(
+    ("template", "other_count"), [(b'{"a":[%b]}', 2), (b'{"messages":[{"role":"user","content":[%b]}]}', 7)]
+)
+def test_scan_counts_values_as_from_source(template: bytes, other_count: int, element: bytes, count: int) -> None:
+    assert scan_object is not None
+    space = MAX_BODY_VALUES - other_count
+    elements = element * (space // count) + b"0," * (space % count)
+    for added, is_excess in ((b"", False), (b"0,", True)):
+        raw = template % (elements + added)[:-1]
+        assert has_excess_values(raw) == is_excess
+        for kept_names in (None, (b"messages",)):
+            try:
+                scan = scan_object(raw, kept_names, (b"user",), (b"text",), len(raw), len(raw))
+            except ValueError:
+                assert is_excess
+            else:
+                assert scan is not None
+                assert not is_excess
+
+
+@compiled_only
+@pytest.mark.parametrize("size", [MIN_SKELETON_BODY_BYTES - 1, MIN_SKELETON_BODY_BYTES, MIN_SKELETON_BODY_BYTES + 1])
+def test_scan_body_at_the_limit_of_short_bodies_is_whole(size: int) -> None:
+    empty = b'{"model":"m","messages":[{"role":"user","content":[]},{"role":"tool","content":"%b"}]}'
+    raw = empty % (b"t" * (size - len(empty) + 2))
+    assert len(raw) == size
+    assert scan_chat(raw) == b'{"model":"m","messages":[{"role":"user","content":[]}]}'
+    assert scan_all(raw) == (empty % b"", {"model", "messages"}, 9, 12)
+    body = RequestBody(raw)
+    openai.decode_routing_info(body)
+    assert body.skeleton == (raw if size < MIN_SKELETON_BODY_BYTES else empty % b"")
 
 
 @compiled_only
@@ -317,22 +399,50 @@ def test_scan_chat_leaves_out_plain_messages_after_the_first(message: bytes, is_
         assert scan_chat(raw[:end]) is None
 
 
+OTHER_FIELDS = (
+    *(("max_tokens", "5"), ("max_tokens", "5"), ("max_tokens", "0"), ("stream", "true"), ("stream", "1"), ("n", "2")),
+    *(("tools", '[{"name":"t"}]'), ("system", '[{"type":"text","text":"a"}]'), ("metadata", "{}"), ("top_p", "null")),
+)
+PLAIN_MESSAGES = (
+    '{"role": "user", "content": "a"}',
+    '{"content":"ü\\n","name":"n","role":"assistant"}',
+    '{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b","cache_control":{"type":"ephemeral"}}]}',
+)
+OTHER_MESSAGES = (
+    '{"role":"assistant","content":null,"tool_calls":[]}',
+    '{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}',
+    '{"role":"user","content":[{"type":"tool_result","content":[{"type":"text","text":"a"}]}]}',
+    '{"role":"user","content":[{"type":"tool_result","content":[{"type":"image"}]}]}',
+    '{"role":"user","content":[{"type":"text","text":null},{"type":"refusal"}]}',
+    '{"role":"us\\u0065r","content":"a"}',
+    '{"role":"user","c\\u006fntent":"a"}',
+    '{"role":"user","content":"a","content":1}',
+    '{"role":"user","content":1,"content":"a"}',
+    '{"role":"robot","role":"user","content":"a"}',
+    '{"role":"user","role":"robot","content":"a"}',
+    '{"role":"user","content":"a","c\\u006fntent":1}',
+    '{"role":"user","content":[{"type":"text","text":1}]}',
+    '{"role":"user","content":[{"type":"text","text":"a","t\\u0065xt":1}]}',
+    '{"role":"user","content":[{"text":"a"}]}',
+    '{"role":"user","content":["a"]}',
+    '{"role":"user","content":{}}',
+    '{"role":"user","content":1}',
+    '{"role":"user"}',
+    '{"role":"robot","content":"a"}',
+    '{"content":"a"}',
+    "null",
+)
+
+
 @st.composite
 def chats(draw: st.DrawFn) -> bytes:
-    """Draw a chat without the last brace, with and without errors."""
-    roles = st.sampled_from(('"user"', '"assistant"', '"tool"', '"function"', '"robot"', '"us\\u0065r"', "null"))
-    texts = st.sampled_from(('"a"', '"ü\\n"', '""', "null", "1", "{}", '"' + "t" * 120 + '"'))
-    types = st.sampled_from(('"text"', '"refusal"', '"image_url"', '"tool_result"', '"' + "t" * 120 + '"', "1"))
-    members = st.lists(st.tuples(st.just("type"), types) | st.tuples(st.sampled_from(("text", "content")), texts))
-    parts = st.lists(members.map(write_object), max_size=3).map(write_array)
-    fields = st.tuples(st.just("role"), roles) | st.tuples(st.sampled_from(("content", "c\\u006fntent")), texts | parts)
-    messages = st.lists(st.lists(fields, max_size=4).map(write_object) | texts, max_size=4).map(write_array)
-    other = st.tuples(st.sampled_from(("stream", "n", "max_tokens", "system")), st.sampled_from(("1", "true", "null")))
-    others = draw(st.lists(other, max_size=3, unique_by=lambda pair: pair[0]))
-    members_drawn = draw(
-        st.permutations([("model", '"m"'), ("max_tokens", "5"), ("messages", draw(messages)), *others])
-    )
-    return write_object(dict(members_drawn).items())[:-1].encode()
+    """Draw a chat without the last brace, whose messages are plain, except for one at most."""
+    messages = draw(st.lists(st.sampled_from(PLAIN_MESSAGES), max_size=5))
+    messages += draw(st.lists(st.sampled_from(OTHER_MESSAGES), max_size=1))
+    messages += draw(st.lists(st.sampled_from(PLAIN_MESSAGES), max_size=2))
+    others = draw(st.lists(st.sampled_from(OTHER_FIELDS), max_size=3, unique_by=lambda pair: pair[0]))
+    members = draw(st.permutations([("model", '"m"'), ("messages", write_array(messages)), *others]))
+    return write_object(members)[:-1].encode()
 
 
 def write_object(members: Iterable[tuple[str, str]]) -> str:
@@ -344,11 +454,42 @@ def write_array(values: Iterable[str]) -> str:
 
 
 @compiled_only
+@settings(max_examples=300)
 @given(chats())
 @pytest.mark.parametrize("dialect", [openai, anthropic])
-def test_chat_decoded_from_its_skeleton_is_that_of_all_messages(dialect: Any, chat: bytes) -> None:
-    escaped_name = b', "\\u0061": 1}'  # such a body is not scanned
+def test_chat_decoded_from_its_reduced_body_is_that_of_all_messages(dialect: Any, chat: bytes) -> None:
+    escaped_name = b', "\\u0061": 1}'  # such a body is not reduced
     assert decode_chat(dialect, chat + b"}") == decode_chat(dialect, chat + escaped_name)
+
+
+@pytest.mark.parametrize("size", [1, MIN_SKELETON_BODY_BYTES])
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize(
+    "decode", [openai.decode_routing_info, anthropic.decode_routing_info, anthropic.decode_count_routing_info]
+)
+def test_chat_invalid_content_has_the_index_of_its_message(
+    decode: Callable[[RequestBody], RoutingInfo], place: int, size: int
+) -> None:
+    messages = ['{"role":"user","content":"%s"}' % ("a" * size)] * 4
+    for message, field in (('"content":1', ""), ('"content":[{"type":"text","text":[]}]', "[0].text")):
+        messages[place] = f'{{"role":"user",{message}}}'
+        with pytest.raises(InvalidRequest) as caught:
+            decode(RequestBody(write_chat(messages)))
+        assert caught.value.param == f"messages[{place}].content{field}"
+
+
+@pytest.mark.parametrize("size", [1, MIN_SKELETON_BODY_BYTES])
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("dialect", [openai, anthropic])
+def test_chat_image_in_any_message_is_not_only_text(dialect: Any, place: int, size: int) -> None:
+    messages = ['{"role":"user","content":"%s"}' % ("a" * size)] * 4
+    assert decode_chat(dialect, write_chat(messages))[-1] is True
+    messages[place] = '{"role":"user","content":[{"type":"image"}]}'
+    assert decode_chat(dialect, write_chat(messages))[-1] is False
+
+
+def write_chat(messages: Iterable[str]) -> bytes:
+    return f'{{"model":"m","max_tokens":1,"messages":{write_array(messages)}}}'.encode()
 
 
 def decode_chat(dialect: Any, raw: bytes) -> tuple[object, ...]:
@@ -379,7 +520,25 @@ def test_chat_invalid_text_of_any_length_is_rejected(invalid: bytes, size: int) 
 
 
 @compiled_only
-def test_long_body_with_too_many_strings_is_rejected() -> None:
-    raw = b'{"messages":[%b"",{"content":"%b"}]}' % (b'"",' * (1 << 18), b"a" * 200)
-    with pytest.raises(InvalidRequest, match="values"):
-        openai.decode_routing_info(RequestBody(raw))
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        (b',"\\u0061":1}', ""),
+        (b',"model":"n"}', ""),
+        (b"", "not valid JSON"),
+        (b',"x":"\xff"}', "not valid UTF-8"),
+        (b',"x":[%b0]}' % (b"0," * MAX_BODY_VALUES), "values"),
+        (b',"x":' + b"[" * MAX_LEVELS, "nested"),
+    ],
+    ids=["escaped name", "repeated name", "truncated", "invalid", "many values", "deep"],
+)
+def test_long_body_that_is_ambiguous_or_invalid_has_no_names(end: bytes, message: str) -> None:
+    raw = b'{"model":"m","messages":[{"role":"user","content":"%b"}]%b' % (b'\\",' * 20_000, end)
+    body = RequestBody(raw)
+    if message:
+        with pytest.raises(InvalidRequest, match=message):
+            openai.decode_routing_info(body)
+    else:
+        assert openai.decode_routing_info(body).model in ("m", "n")
+        assert len(body.skeleton) < 200
+    assert not body.field_names

@@ -12,7 +12,7 @@ from svc.dialects.message_text import TEXT_PART_TYPES, check_content, is_null
 from svc.dialects.routing_info import RoutingInfo
 from svc.errors import InvalidRequest
 
-_ROUTING_DECODER: Final = FieldsDecoder(
+_MESSAGES_ROUTING_DECODER: Final = FieldsDecoder(
     RoutingBody, roles=ROLES, part_types=TEXT_PART_TYPES, max_nested_bytes=MAX_KEPT_NESTED_BYTES
 )
 _COUNT_DECODER: Final = FieldsDecoder(
@@ -22,14 +22,10 @@ _COUNT_DECODER: Final = FieldsDecoder(
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Usage is part of every stream. Raises InvalidRequest with the field."""
-    fields = _ROUTING_DECODER.decode_body(body)
+    fields = _MESSAGES_ROUTING_DECODER.decode_body(body)
     if not fields.messages and is_null(fields.thread):  # a thread may continue without new messages
         raise InvalidRequest("Invalid value for `messages`: expected array of length at least 1.", param="messages")
-    try:
-        body.has_only_text = _check_contents(fields)
-    except InvalidRequest:
-        _check_contents(_ROUTING_DECODER.decode_complete_body(body.raw))
-        raise
+    body.has_only_text = _MESSAGES_ROUTING_DECODER.check(_check_contents, fields, body)
     response_format = fields.output_config.format if fields.output_config is not None else None
     if response_format is not None and response_format.type == "json_schema" and response_format.schema is None:
         raise InvalidRequest("`output_config.format.schema` is required.", param="output_config.format.schema")
@@ -39,11 +35,7 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
 def decode_count_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information of a token count. Raises InvalidRequest with the field."""
     fields = _COUNT_DECODER.decode_body(body)
-    try:
-        body.has_only_text = _check_contents(fields)
-    except InvalidRequest:
-        _check_contents(_COUNT_DECODER.decode_complete_body(body.raw))
-        raise
+    body.has_only_text = _COUNT_DECODER.check(_check_contents, fields, body)
     return RoutingInfo(model=fields.model, has_completion=False, is_metered=False)
 
 

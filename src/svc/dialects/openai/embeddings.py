@@ -48,7 +48,7 @@ class _ErrorPayload(msgspec.Struct):
     error: Any = None
 
 
-_ROUTING_DECODER: Final = FieldsDecoder(EmbeddingsBody)
+_EMBEDDINGS_ROUTING_DECODER: Final = FieldsDecoder(EmbeddingsBody)
 _BODY_DECODER: Final = msgspec.json.Decoder(EmbeddingsBody)
 _PAYLOAD_DECODER: Final = msgspec.json.Decoder(EmbeddingsPayload)
 _ERROR_DECODER: Final = msgspec.json.Decoder(_ErrorPayload)
@@ -57,7 +57,7 @@ _EMBEDDINGS_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, Rec
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information, and set the body's skeleton. Raises InvalidRequest with the field."""
-    fields = _ROUTING_DECODER.decode_body(body)
+    fields = _EMBEDDINGS_ROUTING_DECODER.decode_body(body)
     if fields.stream:
         raise InvalidRequest("Embeddings cannot be streamed: omit `stream`.", param="stream")
     if isinstance(fields.input, list):

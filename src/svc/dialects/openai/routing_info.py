@@ -13,7 +13,7 @@ from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.validation import astuple
 from svc.errors import InvalidRequest
 
-_ROUTING_DECODER: Final = FieldsDecoder(
+_CHAT_ROUTING_DECODER: Final = FieldsDecoder(
     RoutingBody, roles=ROLES, part_types=TEXT_PART_TYPES, max_nested_bytes=MAX_KEPT_NESTED_BYTES
 )
 _UNSET_FIELDS: Final = [None, None, None, None]
@@ -21,13 +21,9 @@ _UNSET_FIELDS: Final = [None, None, None, None]
 
 def decode_routing_info(body: RequestBody) -> RoutingInfo:
     """Decode the routing information. Raises InvalidRequest with the field."""
-    fields = _ROUTING_DECODER.decode_body(body)
-    model, messages, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
-    try:
-        body.has_only_text = _check_messages(messages)
-    except InvalidRequest:
-        _check_messages(_ROUTING_DECODER.decode_complete_body(body.raw).messages)
-        raise
+    fields = _CHAT_ROUTING_DECODER.decode_body(body)
+    model, _, stream, options, max_tokens, max_completion_tokens, _, _, choice_count, *rest = astuple(fields)
+    body.has_only_text = _CHAT_ROUTING_DECODER.check(_check_messages, fields, body)
     min_reserved_tokens, unbounded_field = 0, ""
     if rest != _UNSET_FIELDS:
         *limits, response_format = rest
@@ -45,10 +41,10 @@ def decode_routing_info(body: RequestBody) -> RoutingInfo:
     )
 
 
-def _check_messages(messages: list[RoutingMessage]) -> bool:
+def _check_messages(fields: RoutingBody) -> bool:
     """Check the contents of messages. Return whether all are only text. Raises InvalidRequest with the index."""
     has_only_text = True
-    for index, message in enumerate(messages):
+    for index, message in enumerate(fields.messages):
         if not is_string(message.content) and not _check_content(message, f"messages[{index}].content"):
             has_only_text = False
     return has_only_text
