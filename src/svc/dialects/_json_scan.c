@@ -430,9 +430,23 @@ static PyObject *is_string(PyObject *module, PyObject *value)
     return PyBool_FromLong(is_quoted);
 }
 
+static PyObject *find_closing_quote(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyBytes_CheckExact(arguments[0]))
+        return PyErr_Format(PyExc_TypeError, "find_closing_quote() takes bytes and an integer");
+    const Py_ssize_t start = PyLong_AsSsize_t(arguments[1]), size = PyBytes_GET_SIZE(arguments[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    const uint8_t *const text = (const uint8_t *)PyBytes_AS_STRING(arguments[0]);
+    const uint8_t *const quote = start < 0 || start > size ? NULL : find_string_end(text + start, text + size);
+    return PyLong_FromSsize_t(quote == NULL ? -1 : quote - text);
+}
+
 static PyMethodDef METHODS[] = {
     {"is_utf8", py_is_utf8, METH_O, NULL},
     {"is_string", is_string, METH_O, NULL},
+    {"find_closing_quote", (PyCFunction)(void (*)(void))find_closing_quote, METH_FASTCALL, NULL},
     {"scan_object", (PyCFunction)(void (*)(void))scan_object, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
+
+from svc.dialects import json_skeleton
 
 _FIRST_STRING_CODE: Final = 0x22
 _unpack_first_byte: Final = struct.Struct("B").unpack_from
@@ -63,19 +65,28 @@ def _is_string(value: msgspec.Raw) -> bool:
     return first[0] == _FIRST_STRING_CODE
 
 
-def _load() -> tuple[Callable[[bytes], bool], Callable[[msgspec.Raw], bool], ScanObject | None]:
+class _Functions(NamedTuple):
+    is_utf8: Callable[[bytes], bool]
+    is_string: Callable[[msgspec.Raw], bool]
+    find_closing_quote: Callable[[bytes, int], int]
+    scan_object: ScanObject | None
+
+
+def _load() -> _Functions:
     """Return the functions of the C module, or those that replace them."""
     try:
-        from svc.dialects import _json_scan  # noqa: PLC0415 absent if the gateway runs from source
+        from svc.dialects import _json_scan as module  # noqa: PLC0415 absent if the gateway runs from source
     except ImportError:
-        return _is_utf8, _is_string, None
-    return _json_scan.is_utf8, _json_scan.is_string, _json_scan.scan_object
+        return _Functions(_is_utf8, _is_string, json_skeleton.find_closing_quote, None)
+    return _Functions(module.is_utf8, module.is_string, module.find_closing_quote, module.scan_object)
 
 
 _FUNCTIONS: Final = _load()
-is_utf8: Final = _FUNCTIONS[0]
+is_utf8: Final = _FUNCTIONS.is_utf8
 """Returns whether bytes are UTF-8."""
-is_string: Final = _FUNCTIONS[1]
+is_string: Final = _FUNCTIONS.is_string
 """Returns whether a JSON value is a string."""
-scan_object: Final = _FUNCTIONS[2]
+find_closing_quote: Final = _FUNCTIONS.find_closing_quote
+"""Returns the index of the closing quote of a string that begins at an index of valid JSON, or -1 if it has none."""
+scan_object: Final = _FUNCTIONS.scan_object
 """None where the C module is not compiled."""

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from svc.dialects.base import RequestBody
+from svc.dialects.json_scan import find_closing_quote
 from svc.dialects.json_skeleton import (
     BACKSLASH_CODE,
     MIN_SKELETON_BODY_BYTES,
-    find_closing_quote,
     strip_long_strings,
 )
 from svc.dialects.routing_info import RoutingInfo

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from svc.dialects import json_skeleton
 from svc.dialects.anthropic import routing_info as anthropic
 from svc.dialects.base import RequestBody
-from svc.dialects.json_scan import check_utf8, is_string, is_utf8, scan_object
+from svc.dialects.json_scan import check_utf8, find_closing_quote, is_string, is_utf8, scan_object
 from svc.dialects.json_skeleton import MAX_BODY_VALUES, MIN_SKELETON_BODY_BYTES, has_excess_values
 from svc.dialects.json_spans import read_fields
 from svc.dialects.openai import routing_info as openai
@@ -359,6 +360,14 @@ def test_scan_escapes_at_each_place_in_a_step(before: int) -> None:
 def test_scan_backslashes_are_those_of_msgspec(text: str) -> None:
     raw = b'{"a":"%b"}' % text.encode()
     assert (scan_all(raw) is not None) == (is_object(raw) and len(read_fields(raw, raw)[0]) == 1)
+
+
+@given(st.text(alphabet='\\"nu0é', max_size=200))
+def test_find_closing_quote_agrees_with_the_search_from_source(text: str) -> None:
+    raw = json.dumps(text, ensure_ascii=False).encode() + b" "
+    assert find_closing_quote(raw, 1) == json_skeleton.find_closing_quote(raw, 1) == len(raw) - 2
+    assert find_closing_quote(raw, len(raw)) == find_closing_quote(b"", 0) == -1
+    assert find_closing_quote(raw[:-2], 1) == -1
 
 
 @compiled_only
