@@ -7,7 +7,7 @@
 
 #define MAX_FIELDS 256
 #define MAX_VALUES 100000 /* MAX_BODY_VALUES of json_skeleton.py, which counts as well */
-#define MAX_DEPTH 1024    /* msgspec's limit on CPython 3.11. Later ones have no such limit in C */
+#define MAX_DEPTH 1024    /* about that of msgspec on CPython 3.11. Later versions allow more */
 #define MIN_NESTED_DEPTH 3
 #define STACK_BYTES (1 << 15)
 
