@@ -80,7 +80,7 @@ def sources_with_imports() -> list[Path]:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting += _imported(path) if path.suffix == ".py" else path.parent.glob(f"{path.stem}.*")
+            waiting += _imported(path) if path.suffix == ".py" else _header_and_stub(path)
     return sorted(found)
 
 
@@ -90,6 +90,10 @@ def _imported(path: Path) -> Iterator[Path]:
             place = SOURCE.joinpath(*node.module.split("."))
             names = [place.with_suffix(".py"), *(place / f"{name.name}.py" for name in node.names)]
             yield from (name for name in names if name.is_file())
+
+
+def _header_and_stub(path: Path) -> list[Path]:
+    return [file for suffix in (".h", ".pyi") if (file := path.with_suffix(suffix)).is_file()]
 
 
 def digest() -> str:

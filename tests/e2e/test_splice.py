@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from svc.gateway.upstream.splice import FRAMED_CHUNK_SIZE_LINES
 from tests.e2e.accounts.test_usage import entry_of
 from tests.e2e.harness import CLAUDE, GPT, Gateway
 from tests.e2e.reading import broken_stream, complete_chunks, finish_of, text_of
@@ -36,15 +35,6 @@ def script_of(parts: Iterable[bytes], *, ending: Script | None = None) -> Script
 def stream_result(gateway: Gateway) -> tuple[str, str | None]:
     chunks = complete_chunks(gateway.chat(GPT, stream=True).body)
     return text_of(chunks), finish_of(chunks)
-
-
-def test_splice_size_lines_match_chunk_framing() -> None:
-    for size in range(1, 2000):
-        framed_chunk = chunked(b"x" * size)
-        if len(framed_chunk) < len(FRAMED_CHUNK_SIZE_LINES):
-            assert framed_chunk.startswith(FRAMED_CHUNK_SIZE_LINES[len(framed_chunk)] + b"x")
-    assert FRAMED_CHUNK_SIZE_LINES[:6] == (b"", b"", b"", b"", b"", b"")
-    assert FRAMED_CHUNK_SIZE_LINES[21] == b""  # 15 bytes take 20 with their framing, 16 take 22
 
 
 @pytest.mark.parametrize("form", ["%x", "%X", "%08x", "%x;name=value"])

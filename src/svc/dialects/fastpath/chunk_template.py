@@ -52,17 +52,17 @@ _TEXT_FIELD_STARTS: Final = {name: re.compile(rb'"' + name + rb'"\s*:\s*"') for 
 class ChunkTemplate:
     """The prefix and suffix of a chunk, as received from the upstream and as sent to the client."""
 
-    __slots__ = ("_padding_end", "client_prefix", "client_suffix", "is_identity", "prefix", "suffix")
+    __slots__ = ("client_prefix", "client_suffix", "is_identity", "padding_end", "prefix", "suffix")
 
     def __init__(self, upstream_parts: tuple[bytes, bytes], client_parts: tuple[bytes, bytes]) -> None:
         self.prefix, suffix = upstream_parts
         self.is_identity = upstream_parts == client_parts
         """True if the chunk is sent as it was received."""
-        self._padding_end = b""
+        self.padding_end = b""
         """The end of a chunk with padding."""
         padding = _RANDOM_PADDING.search(suffix) if self.is_identity and suffix.endswith(_PADDING_END) else None
         if padding:
-            suffix, self._padding_end = suffix[: padding.end(1)], padding.group(2)
+            suffix, self.padding_end = suffix[: padding.end(1)], padding.group(2)
         self.suffix = suffix
         self.client_prefix, self.client_suffix = client_parts
 
@@ -103,15 +103,15 @@ class ChunkTemplate:
         end = text_end + len(self.suffix)
         if data[text_end:end] != self.suffix:
             return -1
-        if not self._padding_end:
+        if not self.padding_end:
             return end
         index: i64 = end
         size: i64 = len(data)
         while index < size and _is_alphanumeric(data[index]):
             index += 1
         end = index
-        padding_end = end + len(self._padding_end)
-        return padding_end if data[end:padding_end] == self._padding_end else -1
+        padding_end = end + len(self.padding_end)
+        return padding_end if data[end:padding_end] == self.padding_end else -1
 
     def matches(self, block: bytes) -> bool:
         """Return whether the block consists of matching chunks only."""

@@ -2,7 +2,7 @@
 
 `write_later` waits for the end of the current batch of reads (`io_batch`), so that writes follow one another.
 
-A direct `send` costs less than uvloop's `write`, although it releases the GIL and `write` does not.
+A direct send (`direct_send`) costs less than uvloop's `write`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from svc.gateway.net.borrowed_socket import borrow_socket
+from svc.gateway.net.direct_send import create_send
 from svc.gateway.net.io_batch import IoBatch
 
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -37,7 +38,7 @@ class SocketWriter:
         """Data that is sent at the end of the batch."""
         self._borrowed_socket = borrow_socket(transport)
         self._send: Callable[[bytes], int] | None = (
-            self._borrowed_socket.send if self._borrowed_socket is not None else None
+            create_send(self._borrowed_socket) if self._borrowed_socket is not None else None
         )
         self._is_drained = False
         """Whether the transport's write buffer is known to be empty."""
@@ -49,11 +50,8 @@ class SocketWriter:
         if not self._is_drained or self._send is None:
             self._write_through_loop(data)
             return
-        try:
-            sent = self._send(data)
-        except OSError:  # the socket's buffer is full, or the connection is lost: the transport finds out which
-            sent = 0
-        if sent < len(data):
+        sent = self._send(data)
+        if sent < len(data):  # the transport finds out whether the connection is lost
             self._write_through_loop(memoryview(data)[sent:] if sent else data)
 
     def write_later(self, data: bytes) -> None:

@@ -2,40 +2,19 @@
 
 This is the hottest path. Nearly every chunk of a long stream passes through `Splice.data_received` only.
 
-    e3 CRLF data: {"id":"c1",…,"delta":{"content":" Hello"},"finish_reason":null}]} LF LF CRLF
-    └size─┘ └───────────────── prefix ───────────────┘└text┘└────────── suffix ──────────────┘
+    provider ── read ──> ChunkConverter ── chunks that match a template ──> client
+                               └── the rest ──> the provider's connection, which parses it
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final, Protocol
+from typing import Protocol
 
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
-from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, ConnectionEvents, EventForwarder
 from svc.gateway.net.socket_writer import SocketWriter
-from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
-
-_CRLF: Final = b"\r\n"
-_SIZE_LINES_BY_FRAMED_BYTES: Final = {
-    len(line) + size + len(_CRLF): line for size, line in enumerate(CHUNK_SIZE_LINES) if size
-}
-FRAMED_CHUNK_SIZE_LINES: Final = tuple(
-    _SIZE_LINES_BY_FRAMED_BYTES.get(size, b"") for size in range(len(CHUNK_SIZE_LINES))
-)
-"""Size lines of chunks (RFC 9112, section 7.1), indexed by the bytes of the framed chunk: size line, data and CRLF.
-
-The entry is empty if no chunk has that framed size.
-"""
-_FRAMED_BYTES_BY_SIZE_LINE: Final = {line: size for size, line in enumerate(FRAMED_CHUNK_SIZE_LINES) if line}
-_MAX_SIZE_LINE_BYTES: Final = max(map(len, _FRAMED_BYTES_BY_SIZE_LINE))
-_CARRIAGE_RETURN: Final = 13
-_LINE_FEED: Final = 10
-_TOKENS_BY_TEXT_BYTES: Final = tuple(
-    max(1, int(length / ASCII_CHARS_PER_TOKEN)) if length else 0 for length in range(len(FRAMED_CHUNK_SIZE_LINES))
-)
-"""Estimated tokens of a text, indexed by its bytes: the rule of `token_estimate.estimate_completion_tokens`."""
+from svc.gateway.upstream.chunk_converter import create_converter
 
 
 class StreamSink(ABC):
@@ -73,10 +52,12 @@ class Splice(EventForwarder):
     """
 
     __slots__ = (
+        "_convert",
+        "_converter",
+        "_earlier_tokens",
         "_source",
         "_template",
         "_writer",
-        "forwarded_tokens",
         "has_forwarded",
         "is_enabled",
     )
@@ -85,14 +66,22 @@ class Splice(EventForwarder):
 
     def __init__(self, writer: SocketWriter, template: ChunkTemplate) -> None:
         self._template = template
+        self._converter = create_converter(template)
+        self._convert = self._converter.convert
+        """The method of `_converter`. A copy saves a lookup per chunk."""
+        self._earlier_tokens = 0
+        """Tokens that converters of earlier templates have counted."""
         self._writer = writer
         """Writes after a disconnect are dropped silently. The client's connection detects the disconnect itself."""
-        self.forwarded_tokens = 0
-        """Estimated tokens of the forwarded text."""
         self.has_forwarded = False
         """Whether a chunk was forwarded since the attempt last reset this to False."""
         self.is_enabled = False
         """Whether the next read may be forwarded. The provider's connection sets and resets it."""
+
+    @property
+    def forwarded_tokens(self) -> int:
+        """Estimated tokens of the forwarded text."""
+        return self._earlier_tokens + self._converter.tokens
 
     def enable(self, source: SpliceSource) -> None:
         """Forward the next reads of `source`, until `is_enabled` is False."""
@@ -101,49 +90,19 @@ class Splice(EventForwarder):
 
     def set_template(self, template: ChunkTemplate) -> None:
         """Forward only chunks that match `template`."""
-        self._template = template
+        if template is not self._template:
+            self._earlier_tokens += self._converter.tokens
+            self._template = template
+            self._converter = create_converter(template)
+            self._convert = self._converter.convert
 
     def forward(self, data: bytes) -> int:
-        """Send the matching chunks at the start of `data`. Return how many bytes were sent.
-
-        A read is nearly always one chunk. It has several if the loop is late, and parsing them would delay it further.
-        """
-        template = self._template
-        converted: list[bytes] = []
-        offset = tokens = 0
-        size = len(data)
-        if (
-            size >= len(FRAMED_CHUNK_SIZE_LINES)
-            or not FRAMED_CHUNK_SIZE_LINES[size]
-            or not data.startswith(FRAMED_CHUNK_SIZE_LINES[size])
-        ):
-            size = _framed_bytes_at(data, 0)
-        while size > 0:
-            chunk_start = offset + len(FRAMED_CHUNK_SIZE_LINES[size])
-            text_end = template.find_text_end(data, chunk_start)
-            end = template.find_chunk_end(data, text_end) if text_end >= 0 else -1
-            if end != offset + size - len(_CRLF) or data[end] != _CARRIAGE_RETURN or data[end + 1] != _LINE_FEED:
-                break
-            text_start = chunk_start + len(template.prefix)
-            if not template.is_identity:
-                client_size = len(template.client_prefix) + text_end - text_start + len(template.client_suffix)
-                if client_size >= SIZE_LINE_COUNT:
-                    break
-                converted += (CHUNK_SIZE_LINES[client_size], template.client_prefix, data[text_start:text_end])
-                converted += (template.client_suffix, _CRLF)
-            tokens += _TOKENS_BY_TEXT_BYTES[text_end - text_start]
-            offset += size
-            size = _framed_bytes_at(data, offset) if offset < len(data) else 0
-        if offset and template.is_identity:
-            self._send(data if offset == len(data) else data[:offset], tokens)
-        elif offset:
-            self._send(b"".join(converted), tokens)
-        return offset
-
-    def _send(self, data: bytes, tokens: int) -> None:
-        self.has_forwarded = True
-        self.forwarded_tokens += tokens
-        self._writer.write(data)
+        """Send the matching chunks at the start of `data`. Return how many bytes of `data` were sent."""
+        converted = self._convert(data)
+        if converted:
+            self.has_forwarded = True
+            self._writer.write(converted)
+        return len(data) if converted is data else self._converter.converted_bytes
 
     # the methods of asyncio.Protocol
 
@@ -155,10 +114,3 @@ class Splice(EventForwarder):
         start = self.forward(data) if self.is_enabled else 0
         if start < size:
             self._source.handle_data(data, start)
-
-
-def _framed_bytes_at(data: bytes, offset: int) -> int:
-    """Return the framed size of the chunk at `offset`, or 0 if it is incomplete or its size line is not canonical."""
-    line_end = data.find(_LINE_FEED, offset, offset + _MAX_SIZE_LINE_BYTES)
-    size = _FRAMED_BYTES_BY_SIZE_LINE.get(data[offset : line_end + 1], 0) if line_end > offset else 0
-    return size if offset + size <= len(data) else 0
