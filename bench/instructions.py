@@ -59,7 +59,7 @@ def instructions(folder: Path, enough: Mapping[str, float] | None = None) -> dic
             counter.count("request", REQUESTS, replay.json)
             for name, model, chunks in (("same dialect", GPT, OPENAI), ("Anthropic to OpenAI", CLAUDE, ANTHROPIC)):
                 replay.begin(model, chunks[0])
-                counter.count(f"chunk, {name}", CHUNKS, partial(replay.send_chunk, chunks[1]))
+                counter.count_reads(f"chunk, {name}", CHUNKS, partial(replay.send_chunk, chunks[1]))
                 replay.end(chunks[2])
             counter.count("stream of three chunks", REQUESTS, replay.stream)
             counter.count("varied request", REQUESTS, replay.varied_json)
@@ -74,7 +74,7 @@ class _Counter:
         self._pid = pid
         self._folder = folder
         self._enough = enough
-        batch_of_nothing = self._count_batch(1, partial(time.sleep, REST_SECONDS))
+        batch_of_nothing = self._run_batch(1, partial(time.sleep, REST_SECONDS), _instructions_without_timers)
         self._instructions_per_second_at_rest = batch_of_nothing / REST_SECONDS
 
     def count(self, what: str, number: int, once: Callable[[], None]) -> None:
@@ -88,13 +88,23 @@ class _Counter:
                 break
         self.figures[name] = least
 
+    def count_reads(self, what: str, number: int, once: Callable[[], None]) -> None:
+        """Add the instructions per repetition of the callbacks for readable sockets, without the rest of the loop.
+
+        Work at rest takes as many instructions as a chunk in the same time, and differs from batch to batch.
+        """
+        for _ in range(WARM):
+            once()
+        self.figures[name_figure(what)] = self._run_batch(number, once, _read_instructions) // number
+
     def _measure_batch(self, number: int, once: Callable[[], None]) -> int:
         """Return the instructions of a batch. The busier the machine, the more of the work at rest falls into it."""
         start = time.monotonic()
-        counted = self._count_batch(number, once)
+        counted = self._run_batch(number, once, _instructions_without_timers)
         return round(counted - self._instructions_per_second_at_rest * (time.monotonic() - start))
 
-    def _count_batch(self, number: int, once: Callable[[], None]) -> int:
+    def _run_batch(self, number: int, once: Callable[[], None], count: Callable[[str], int]) -> int:
+        """Return what `count` returns for the profile of a batch."""
         _tell(self._pid, "--zero")
         for _ in range(number):
             once()
@@ -102,25 +112,33 @@ class _Counter:
         counted = []
         for path in self._folder.glob("callgrind.*"):
             if path.name.endswith("-01"):  # the first thread serves
-                profile = path.read_text()
-                totals = re.findall(r"^totals: (\d+)", profile, flags=re.M)
-                counted += [int(total) - _timer_instructions(profile) for total in totals]
+                counted.append(count(path.read_text()))
             path.unlink()
         if not counted:
             raise RuntimeError("callgrind wrote nothing for the serving thread")
         return counted[-1]
 
 
-def _timer_instructions(profile: str) -> int:
-    """Return the instructions of timers in a profile of callgrind: the busier the machine, the more of them fire.
+def _instructions_without_timers(profile: str) -> int:
+    """Return the instructions except those of timers: the busier the machine, the more of them fire."""
+    (total,) = re.findall(r"^totals: (\d+)", profile, flags=re.M)
+    return int(total) - _instructions_below("uv__run_timers", profile)
+
+
+def _read_instructions(profile: str) -> int:
+    return _instructions_below("uv__stream_io", profile)
+
+
+def _instructions_below(function: str, profile: str) -> int:
+    """Return the instructions of the calls of a function in a profile of callgrind.
 
     A call is three lines: the called function, the number of calls, and a position with the instructions below it
     (https://valgrind.org/docs/manual/cl-format.html).
     """
-    timers = re.search(r"^c?fn=(\(\d+\)) uv__run_timers$", profile, flags=re.M)
-    if timers is None:
+    found = re.search(rf"^c?fn=(\(\d+\)) {function}$", profile, flags=re.M)
+    if found is None:
         return 0
-    calls = re.findall(rf"^cfn={re.escape(timers[1])}.*\ncalls=.*\n\S+ (\d+)$", profile, flags=re.M)
+    calls = re.findall(rf"^cfn={re.escape(found[1])}.*\ncalls=.*\n\S+ (\d+)$", profile, flags=re.M)
     return sum(map(int, calls))
 
 
