@@ -93,6 +93,7 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def _header_and_stub(path: Path) -> list[Path]:
+    """Return the files beside a module in C. Modules may include headers only of listed modules."""
     return [file for suffix in (".h", ".pyi") if (file := path.with_suffix(suffix)).is_file()]
 
 

@@ -9,6 +9,8 @@
 #define MSG_NOSIGNAL 0
 #endif
 
+#define MAX_BYTES_WITH_GIL 65536
+
 typedef struct {
     PyObject_HEAD
     int fd;
@@ -31,9 +33,17 @@ static PyObject *send_now(DirectSender *self, PyObject *data)
 {
     if (!PyBytes_CheckExact(data))
         return PyErr_Format(PyExc_TypeError, "send() takes bytes");
-    /* The GIL is kept: the socket does not block, and to release it costs more than the kernel's short work. */
-    const ssize_t sent = send(self->fd, PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data),
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
+    const char *const start = PyBytes_AS_STRING(data);
+    const size_t size = (size_t)PyBytes_GET_SIZE(data);
+    ssize_t sent;
+    /* To release the GIL costs more than a short send takes. To copy megabytes to the kernel takes milliseconds. */
+    if (size <= MAX_BYTES_WITH_GIL) {
+        sent = send(self->fd, start, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        sent = send(self->fd, start, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        Py_END_ALLOW_THREADS
+    }
     return PyLong_FromSsize_t(sent < 0 ? 0 : sent);
 }
 

@@ -1,6 +1,7 @@
 """Sends on a non-blocking socket, with the C module `_direct_send` where it is compiled.
 
 `socket.send` releases the GIL, and raises an error for a full socket. Both cost more than the rest of a short send.
+The module in C releases the GIL only for more than 64 KiB.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _COMPILED_SENDER: Final = _load()
 
 
 def create_send(sock: socket.SocketType) -> Callable[[bytes], int]:
-    """Return a function that sends data on a non-blocking socket, and returns how many bytes the socket has accepted.
+    """Return a function that sends `bytes` on a non-blocking socket, and returns how many of them it has accepted.
 
-    It returns 0 if the socket's buffer is full, and after an error. It must not be called after the socket is closed.
+    It returns 0 if the socket's buffer is full, and after an error. Hazard: it keeps the number of the descriptor. So
+    it must not be called after `sock` is detached or closed, when another connection may have the number.
     """
     return _SocketSender(sock).send if _COMPILED_SENDER is None else _COMPILED_SENDER(sock.fileno()).send

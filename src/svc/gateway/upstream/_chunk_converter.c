@@ -152,8 +152,6 @@ static PyObject *convert(ChunkConverter *self, PyObject *data)
             tokens += text_size < BYTES_PER_TOKEN ? 1 : (long long)(text_size / BYTES_PER_TOKEN);
         at = chunk.end;
     }
-    self->converted_bytes = at - start;
-    self->tokens += tokens;
     PyObject *result;
     if (!self->is_identity)
         result = PyBytes_FromStringAndSize((const char *)buffer, output - buffer);
@@ -161,6 +159,10 @@ static PyObject *convert(ChunkConverter *self, PyObject *data)
         result = Py_NewRef(data);
     else
         result = PyBytes_FromStringAndSize((const char *)start, at - start);
+    if (result != NULL) {
+        self->converted_bytes = at - start;
+        self->tokens += tokens;
+    }
     if (buffer != stack)
         PyMem_Free(buffer);
     return result;

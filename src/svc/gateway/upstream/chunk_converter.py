@@ -39,10 +39,10 @@ class ChunkConverter(Protocol):
         """The size of the provider's chunks that the last call of `convert` converted."""
 
     def convert(self, data: bytes, /) -> bytes:
-        """Return the framed chunks for the client of the matching chunks at the start of `data`.
+        """Convert the matching chunks at the start of `data`. Return the client's chunks.
 
-        It is `data` itself if all of it stays as it is. A read is nearly always one chunk. It has several if the loop
-        is late, and parsing them would delay it further.
+        The result is `data` itself if all of it stays as it is. A read is nearly always one chunk. It has several if
+        the loop is late, and parsing them would delay it further.
         """
 
 
@@ -106,11 +106,7 @@ def create_converter(template: ChunkTemplate) -> ChunkConverter:
     """Return the converter of a template."""
     if _COMPILED_CONVERTER is None:
         return PythonChunkConverter(template)
+    client_parts = (b"", b"") if template.is_identity else (template.client_prefix, template.client_suffix)
     return _COMPILED_CONVERTER(
-        template.prefix,
-        template.suffix,
-        template.padding_end,
-        template.client_prefix,
-        template.client_suffix,
-        template.is_identity,
+        template.prefix, template.suffix, template.padding_end, *client_parts, template.is_identity
     )

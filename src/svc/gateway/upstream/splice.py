@@ -99,10 +99,11 @@ class Splice(EventForwarder):
     def forward(self, data: bytes) -> int:
         """Send the matching chunks at the start of `data`. Return how many bytes of `data` were sent."""
         converted = self._convert(data)
+        size = len(data) if converted is data else self._converter.converted_bytes
         if converted:
             self.has_forwarded = True
             self._writer.write(converted)
-        return len(data) if converted is data else self._converter.converted_bytes
+        return size
 
     # the methods of asyncio.Protocol
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.dialects.token_estimate import estimate_completion_tokens
+from svc.gateway.upstream import chunk_converter
 from svc.gateway.upstream.chunk_converter import ChunkConverter, PythonChunkConverter, create_converter
 from svc.wire.http_chunk import SIZE_LINE_COUNT
 
@@ -23,11 +25,19 @@ INVALID_TEXTS = (
     *(b"\\x", b"\\", b"\\u12g4", b"\\ud83d", b"\\ud83dx", b"\\ude00", b"\\ud83d\\u0041", b"a\nb", b"\x00", b"\x1f"),
     *(b'", "other": "', b'"', b"a" * 40 + b"\n", b"\xff", "好".encode()[:2], b"\xed\xa0\x80", b"\xc0\x80"),
 )
+DAMAGES = (b'"', b"\\", b"\\u", b"\r\n", b"\n", b"0", b"f", b"{", *INVALID_TEXTS, *TEXTS)
 Create = Callable[[ChunkTemplate], ChunkConverter]
 
 
 def framed(event: bytes, form: bytes = b"%x") -> bytes:
     return form % len(event) + b"\r\n" + event + b"\r\n"
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    for _ in range(rng.randint(0, 2)):
+        at, damage = rng.randrange(len(data)), rng.choice(DAMAGES)
+        data = data[:at] + damage + data[at + rng.randint(0, len(damage)) :]
+    return data
 
 
 def chunk(text: bytes) -> bytes:
@@ -42,11 +52,21 @@ def translation() -> ChunkTemplate:
     return ChunkTemplate((PREFIX, SUFFIX), CLIENT_PARTS)
 
 
-@pytest.fixture(params=[create_converter, PythonChunkConverter], ids=["compiled", "python"])
+IS_COMPILED = not isinstance(create_converter(identity()), PythonChunkConverter)
+needs_c = pytest.mark.skipif(not IS_COMPILED, reason="the module in C is not compiled")
+
+
+@pytest.fixture(
+    params=[pytest.param(create_converter, id="c", marks=needs_c), pytest.param(PythonChunkConverter, id="python")]
+)
 def create(request: pytest.FixtureRequest) -> Create:
-    """Return the function that creates a converter. From source, both are in Python."""
+    """Return the function that creates a converter."""
     function: Create = request.param
     return function
+
+
+def test_converter_in_c_is_used_where_it_is_compiled() -> None:
+    assert any(Path(chunk_converter.__file__).parent.glob("_chunk_converter.*.so")) == IS_COMPILED
 
 
 @pytest.mark.parametrize("text", [*TEXTS, b""])
@@ -132,6 +152,35 @@ def test_converter_accepts_another_padding_of_letters_and_digits(create: Create)
         assert create(template).convert(data) == b""
 
 
+@pytest.mark.parametrize("more", [b"data: [DONE]\n\n", b"x", b"\n", PREFIX + b"two" + SUFFIX])
+@pytest.mark.parametrize("template", [identity(), translation()], ids=["same dialect", "another dialect"])
+def test_converter_leaves_chunks_with_more_than_one_event_to_the_parser(
+    create: Create, template: ChunkTemplate, more: bytes
+) -> None:
+    assert create(template).convert(framed(PREFIX + b"one" + SUFFIX + more)) == b""
+
+
+@pytest.mark.parametrize("more", [b"data: [DONE]\n\n", b"x", b"\n"])
+def test_converter_leaves_padded_chunks_with_more_than_one_event_to_the_parser(create: Create, more: bytes) -> None:
+    template = ChunkTemplate((PREFIX, PADDED_SUFFIX), (PREFIX, PADDED_SUFFIX))
+    assert create(template).convert(framed(PREFIX + b"one" + PADDED_SUFFIX + more)) == b""
+
+
+@pytest.mark.parametrize("template", [identity(), translation()], ids=["same dialect", "another dialect"])
+def test_converter_reports_the_bytes_of_each_read_alone(create: Create, template: ChunkTemplate) -> None:
+    converter, one = create(template), chunk(b"one")
+    for data, size in (
+        (one, len(one)),
+        (one + one, 2 * len(one)),
+        (one + b"0", len(one)),
+        (b"0\r\n", 0),
+        (one, len(one)),
+    ):
+        converter.convert(data)
+        assert converter.converted_bytes == size
+    assert converter.tokens == 5
+
+
 def test_converter_counts_tokens_of_each_text(create: Create) -> None:
     converter = create(identity())
     expected = 0
@@ -142,26 +191,28 @@ def test_converter_counts_tokens_of_each_text(create: Create) -> None:
 
 
 def test_converter_of_another_dialect_writes_reads_of_any_size(create: Create) -> None:
-    client_parts = (b"p" * 1500, b"s" * 300)
+    texts = [b"text %03d" % number for number in range(200)]
+    client_parts = (b"p" * (SIZE_LINE_COUNT - 1 - len(texts[0])), b"")  # the largest chunks, which fill the buffer most
     converter = create(ChunkTemplate((PREFIX, SUFFIX), client_parts))
-    texts = [b"text %d" % number for number in range(200)]
     data = b"".join(map(chunk, texts))
     assert converter.convert(data) == b"".join(framed(text.join(client_parts)) for text in texts)
     assert converter.converted_bytes == len(data)
 
 
+@needs_c
 @pytest.mark.parametrize("seed", range(4))
 def test_converter_in_c_and_in_python_agree_on_damaged_chunks(seed: int) -> None:
     rng = random.Random(seed)
     templates = identity(), translation(), ChunkTemplate((PREFIX, PADDED_SUFFIX), (PREFIX, PADDED_SUFFIX))
-    damages = (b'"', b"\\", b"\\u", b"\r\n", b"\n", b"0", b"f", b"{", *INVALID_TEXTS, *TEXTS)
     for _ in range(1500):
         template = rng.choice(templates)
         suffix = PADDED_SUFFIX if template.padding_end else SUFFIX
-        data = b"".join(framed(PREFIX + rng.choice(TEXTS) + suffix) for _ in range(rng.randint(1, 4)))
-        for _ in range(rng.randint(0, 2)):
-            at, damage = rng.randrange(len(data)), rng.choice(damages)
-            data = data[:at] + damage + data[at + rng.randint(0, len(damage)) :]
+        events = [PREFIX + rng.choice(TEXTS) + suffix for _ in range(rng.randint(1, 4))]
+        if rng.random() < 0.5:  # the chunk's size is right
+            events[-1] = damaged(rng, events[-1])
+            data = b"".join(map(framed, events))
+        else:
+            data = damaged(rng, b"".join(map(framed, events)))
         first, second = create_converter(template), PythonChunkConverter(template)
         assert first.convert(data) == second.convert(data), data
         assert (first.converted_bytes, first.tokens) == (second.converted_bytes, second.tokens), data
