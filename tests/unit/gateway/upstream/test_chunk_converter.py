@@ -216,3 +216,16 @@ def test_converter_in_c_and_in_python_agree_on_damaged_chunks(seed: int) -> None
         first, second = create_converter(template), PythonChunkConverter(template)
         assert first.convert(data) == second.convert(data), data
         assert (first.converted_bytes, first.tokens) == (second.converted_bytes, second.tokens), data
+
+
+@pytest.mark.parametrize("room", range(2044, 2058))
+def test_converter_of_another_dialect_writes_the_largest_chunk_at_the_end_of_the_buffer(
+    create: Create, room: int
+) -> None:
+    """A build with gcc's address sanitizer finds a write behind the buffer, which otherwise changes no result."""
+    client_parts = (b"p" * 1000, b"s")
+    converter = create(ChunkTemplate((PREFIX, SUFFIX), client_parts))
+    framing = len(framed(b"x" * 1500)) - 1500
+    sizes = [2040, 2040, 8192 - room - 4080 - 3 * framing, SIZE_LINE_COUNT - 1]
+    texts = [b"x" * (size - len(b"".join(client_parts))) for size in sizes]
+    assert converter.convert(b"".join(map(chunk, texts))) == b"".join(framed(text.join(client_parts)) for text in texts)
