@@ -1,14 +1,16 @@
 """Switches a connection between buffered reads and direct reads. No HTTP.
 
 buffered ── a small read ──> direct ── a large read, or the client reads slowly ──> buffered
+                             └── polled, for the chunks of a stream ──┘
 
 Buffered reads (asyncio.BufferedProtocol) have a limited size, and can go straight into the buffer of a long body.
-Direct reads (asyncio.Protocol) need fewer calls per chunk, but have no limit of their own.
+Direct reads (asyncio.Protocol) need fewer calls per chunk, but have no limit of their own. Polled reads bypass the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from svc.gateway.net.io_batch import IoBatch
@@ -116,6 +118,23 @@ class DirectProtocol(ConnectionEvents, Protocol):
     def data_received(self, data: bytes, /) -> None: ...
 
 
+class PolledRead(Protocol):
+    """Reads from a socket in place of its transport, which pauses reading."""
+
+    def stop(self) -> None:
+        """Stop reading. Call this before the socket is closed."""
+
+
+class PollableProtocol(DirectProtocol, Protocol):
+    """A protocol of direct reads that can read without the loop."""
+
+    def start_polling(self, fd: int, on_hangup: Callable[[], None], /) -> PolledRead | None:
+        """Read from a socket, until `PolledRead.stop`. Return None if this is not possible.
+
+        Call `on_hangup` when the peer has closed the connection. It stops the read, and the transport reads the rest.
+        """
+
+
 class BufferedReadProtocol(DirectProtocol, Protocol):
     """The upstream connection that a BufferedRead serves."""
 
@@ -135,6 +154,7 @@ class BufferedRead(EventForwarder):
         "_buffer",
         "_direct_protocol",
         "_is_paused",
+        "_polled_read",
         "_protocol",
         "_scheduler",
         "_transport",
@@ -157,6 +177,7 @@ class BufferedRead(EventForwarder):
         """Whether reading is paused until `on_turn`."""
         self._direct_protocol: DirectProtocol | None = None
         """The protocol of direct reads. None during buffered reads."""
+        self._polled_read: PolledRead | None = None
 
     def use_direct(self, size: int, protocol: DirectProtocol | None = None) -> None:
         """Switch to direct reads by `protocol` (default: the connection), unless the last read of `size` was large."""
@@ -165,8 +186,27 @@ class BufferedRead(EventForwarder):
             self._direct_protocol = protocol
             self._transport.set_protocol(protocol)  # type: ignore[arg-type]
 
+    def use_polled(self, size: int, protocol: PollableProtocol) -> None:
+        """Switch to polled reads by `protocol` if it can, else to direct reads, as `use_direct` does."""
+        self.use_direct(size, protocol)
+        if self._direct_protocol is protocol and self._transport.is_reading():
+            transport_socket = self._transport.get_extra_info("socket")
+            if transport_socket is not None:
+                self._polled_read = protocol.start_polling(transport_socket.fileno(), self.stop_polling)
+                if self._polled_read is not None:
+                    self._transport.pause_reading()
+
+    def stop_polling(self) -> None:
+        """Let the transport read again after polled reads, unless it is closing."""
+        polled_read, self._polled_read = self._polled_read, None
+        if polled_read is not None:
+            polled_read.stop()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
     def use_buffered(self) -> None:
         """Switch to buffered reads."""
+        self.stop_polling()
         if self._direct_protocol is not None:
             self._direct_protocol = None
             self._transport.set_protocol(self)  # type: ignore[arg-type]
@@ -196,7 +236,8 @@ class BufferedRead(EventForwarder):
         self._resume_if_allowed()
 
     def end_turn(self) -> bool:
-        """Stop waiting for a turn, because the response is complete. Return whether the connection reads now."""
+        """Let the transport read, because the response is complete. Return whether it does."""
+        self.stop_polling()
         if self._awaits_turn and not (self._is_paused or self._transport.is_closing()):
             self._awaits_turn = False
             self._transport.resume_reading()

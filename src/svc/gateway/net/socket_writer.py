@@ -12,7 +12,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from svc.gateway.net.borrowed_socket import borrow_socket
 from svc.gateway.net.direct_send import create_send
@@ -22,6 +22,13 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which `close` sends a reset."""
 
 
+class SocketBorrower(Protocol):
+    """Sends on a writer's socket, while the writer has nothing to send."""
+
+    def disable_forwarding(self) -> None:
+        """Send no more."""
+
+
 class SocketWriter:
     """Writes to one transport, from `connection_made` to `connection_lost`.
 
@@ -29,7 +36,7 @@ class SocketWriter:
     not check whether the transport is closing: the caller does.
     """
 
-    __slots__ = ("_batch", "_borrowed_socket", "_is_drained", "_send", "_transport", "_waiting")
+    __slots__ = ("_batch", "_borrowed_socket", "_borrower", "_is_drained", "_send", "_transport", "_waiting")
 
     def __init__(self, transport: asyncio.Transport, batch: IoBatch | None = None) -> None:
         self._transport: asyncio.Transport | None = transport
@@ -42,6 +49,7 @@ class SocketWriter:
         )
         self._is_drained = False
         """Whether the transport's write buffer is known to be empty."""
+        self._borrower: SocketBorrower | None = None
 
     def write(self, data: bytes) -> None:
         """Send data. The transport buffers the part that the socket does not accept now."""
@@ -62,6 +70,7 @@ class SocketWriter:
         elif self._waiting:
             self._waiting += data
         else:
+            self._end_loan()
             self._waiting = data
             batch.writers.append(self)
 
@@ -74,11 +83,28 @@ class SocketWriter:
     def writelines(self, parts: Iterable[bytes]) -> None:
         """Send data as `Transport.writelines` does."""
         self.flush()
+        self._end_loan()
         self._is_drained = False
         if self._transport is not None:
             self._transport.writelines(parts)
 
+    def lend_socket(self, borrower: SocketBorrower) -> int:
+        """Return the descriptor for a borrower, or -1 if data waits to be sent.
+
+        The writer calls `disable_forwarding` before data waits again, and before the descriptor is closed.
+        """
+        if not self._is_drained or self._waiting or self._send is None or self._borrowed_socket is None:
+            return -1
+        self._borrower = borrower
+        return self._borrowed_socket.fileno()
+
+    def _end_loan(self) -> None:
+        borrower, self._borrower = self._borrower, None
+        if borrower is not None:
+            borrower.disable_forwarding()
+
     def _write_through_loop(self, data: bytes | memoryview) -> None:
+        self._end_loan()
         transport = self._transport
         if transport is not None:
             transport.write(data)
@@ -88,6 +114,7 @@ class SocketWriter:
     def mark_dirty(self) -> None:
         """Record that other code may write to the transport, so that its buffer may not be empty."""
         self.flush()
+        self._end_loan()
         self._is_drained = False
 
     def reset(self) -> None:
@@ -100,6 +127,7 @@ class SocketWriter:
 
     def close(self) -> None:
         """Detach from the transport, whose connection is lost. Later writes are dropped."""
+        self._end_loan()
         if self._borrowed_socket is not None:
             self._borrowed_socket.detach()
         self._transport = self._send = None

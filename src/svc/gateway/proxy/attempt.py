@@ -300,10 +300,9 @@ class Attempt(ResponseReceiver):
             self.deadline = now + self._first_byte_timeout
             return
         splice = self._splice
-        if self._had_activity or (splice is not None and splice.has_forwarded):
+        has_forwarded = splice is not None and splice.take_activity()
+        if self._had_activity or has_forwarded:
             self._had_activity = False
-            if splice is not None:
-                splice.has_forwarded = False
             self.deadline = now + self._idle_timeout
             self.silent_since = now
             return

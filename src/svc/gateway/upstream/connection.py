@@ -18,6 +18,7 @@ from svc.gateway.net.tls import ConnectionTransport
 from svc.gateway.routing.providers import UpstreamOrigin
 from svc.gateway.upstream.call import CallConnection, ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.splice import Splice
+from svc.gateway.upstream.stream_poller import StreamPoller
 
 log = logging.getLogger("svc.gateway")
 
@@ -40,6 +41,8 @@ class ConnectionPool(Protocol):
     """The body parts of one read. All connections share the list: each read empties it."""
     io_batch: IoBatch
     """Handles small reads of several connections together."""
+    stream_poller: StreamPoller
+    """Forwards the chunks of streams without TLS."""
 
     def connect(self, origin: UpstreamOrigin, call: UpstreamCall) -> None:
         """Send a call's request on a new connection."""
@@ -85,6 +88,7 @@ class UpstreamConnection(CallConnection):
         "on_body",
         "origin",
         "splice",
+        "stream_poller",
         "transport",
     )
 
@@ -95,6 +99,7 @@ class UpstreamConnection(CallConnection):
         self.origin = origin
         self.idle_since = 0.0
         self.io_batch = pool.io_batch
+        self.stream_poller = pool.stream_poller
         self._has_unhandled_read = False
         """Whether `io_batch` has a read of this connection."""
         self._body_parts = pool.body_parts
@@ -157,7 +162,7 @@ class UpstreamConnection(CallConnection):
 
     def _disable_splice(self) -> None:
         if self.splice is not None:
-            self.splice.is_enabled = False
+            self.splice.disable()
             self.splice = None
 
     def close(self) -> None:
@@ -201,7 +206,7 @@ class UpstreamConnection(CallConnection):
         if start < len(data):
             self.handle_data(data, start)
         if splice is not None and splice.is_enabled and self.buffered_read is not None:
-            self.buffered_read.use_direct(len(data), splice)
+            self.buffered_read.use_polled(len(data), splice)
 
     def handle_read(self, data: bytes) -> None:
         """Parse a read of the batch."""
@@ -218,8 +223,8 @@ class UpstreamConnection(CallConnection):
         if self.buffered_read is None:
             self.transport.pause_reading()
             return
-        self.buffered_read.pause_reading()
         self.buffered_read.use_buffered()  # the next read may be large: data accumulates during the pause
+        self.buffered_read.pause_reading()
 
     def resume_reading(self) -> None:
         """Continue reading."""
@@ -292,7 +297,9 @@ class UpstreamConnection(CallConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.remove(self)
-        self.buffered_read = None
+        if self.buffered_read is not None:
+            self.buffered_read.stop_polling()
+            self.buffered_read = None
         if self._socket_writer is not None:
             self._socket_writer.close()
         del self._parser, self._feed  # breaks a reference cycle: both hold this connection

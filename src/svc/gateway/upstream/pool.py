@@ -30,6 +30,7 @@ from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
 from svc.gateway.upstream.forwarded_head import ForwardedHead
 from svc.gateway.upstream.proxy_connector import ProxyConnector
+from svc.gateway.upstream.stream_poller import StreamPoller
 from svc.tls_context import create_client_context
 
 READ_BUFFER_BYTES: Final = 32 * 1024
@@ -82,6 +83,8 @@ class UpstreamPool:
         """Defers large reads of upstream and client connections."""
         self.io_batch = IoBatch(self._loop)
         """Handles small reads of upstream and client connections together."""
+        self.stream_poller = StreamPoller(self._loop)
+        """Forwards the chunks of streams without TLS."""
         self.body_parts: list[bytes] = []
         self._swept_at = time.monotonic()
         """When `close_idle` last ran, in seconds. Connections released since then count as idle from that time."""
@@ -280,6 +283,7 @@ class UpstreamPool:
         await self._resolver.close()
         for connection in list(self._connections):
             connection.close()
+        self.stream_poller.close()
         await self._proxy_connector.close()
 
 

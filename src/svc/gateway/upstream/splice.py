@@ -4,17 +4,21 @@ This is the hottest path. Nearly every chunk of a long stream passes through `Sp
 
     provider ── read ──> ChunkConverter ── chunks that match a template ──> client
                                └── the rest ──> the provider's connection, which parses it
+
+A `StreamPoller` does the same for reads that match as a whole. The splice gets the others, and its chunks after TLS.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, ConnectionEvents, EventForwarder
 from svc.gateway.net.socket_writer import SocketWriter
 from svc.gateway.upstream.chunk_converter import create_converter
+from svc.gateway.upstream.stream_poller import PolledStream, StreamPoller
 
 
 class StreamSink(ABC):
@@ -38,6 +42,10 @@ class StreamSink(ABC):
 class SpliceSource(ConnectionEvents, Protocol):
     """The connection to the provider."""
 
+    @property
+    def stream_poller(self) -> StreamPoller:
+        """The poller of the event loop."""
+
     def handle_data(self, data: bytes, start: int, /) -> None:
         """Parse `data` from offset `start`: the splice has not forwarded these bytes."""
 
@@ -55,10 +63,11 @@ class Splice(EventForwarder):
         "_convert",
         "_converter",
         "_earlier_tokens",
+        "_has_forwarded",
+        "_polled_stream",
         "_source",
         "_template",
         "_writer",
-        "has_forwarded",
         "is_enabled",
     )
 
@@ -73,20 +82,35 @@ class Splice(EventForwarder):
         """Tokens that converters of earlier templates have counted."""
         self._writer = writer
         """Writes after a disconnect are dropped silently. The client's connection detects the disconnect itself."""
-        self.has_forwarded = False
-        """Whether a chunk was forwarded since the attempt last reset this to False."""
+        self._has_forwarded = False
+        """Whether `forward` has sent a chunk since the last `take_activity`."""
         self.is_enabled = False
-        """Whether the next read may be forwarded. The provider's connection sets and resets it."""
+        """Whether the next read may be forwarded."""
+        self._polled_stream: PolledStream | None = None
+        """The poller's reads. They may be stopped."""
 
     @property
     def forwarded_tokens(self) -> int:
         """Estimated tokens of the forwarded text."""
         return self._earlier_tokens + self._converter.tokens
 
+    def take_activity(self) -> bool:
+        """Return whether chunks were forwarded since the last call."""
+        has_forwarded, self._has_forwarded = self._has_forwarded, False
+        if self._polled_stream is not None and self._polled_stream.take_activity():
+            return True
+        return has_forwarded
+
     def enable(self, source: SpliceSource) -> None:
-        """Forward the next reads of `source`, until `is_enabled` is False."""
+        """Forward the next reads of `source`, until `disable`."""
         self._events = self._source = source
         self.is_enabled = True
+
+    def disable(self) -> None:
+        """Pass the next reads to the provider's connection."""
+        self.is_enabled = False
+        if self._polled_stream is not None:
+            self._polled_stream.disable_forwarding()
 
     def set_template(self, template: ChunkTemplate) -> None:
         """Forward only chunks that match `template`."""
@@ -101,9 +125,26 @@ class Splice(EventForwarder):
         converted = self._convert(data)
         size = len(data) if converted is data else self._converter.converted_bytes
         if converted:
-            self.has_forwarded = True
+            self._has_forwarded = True
             self._writer.write(converted)
         return size
+
+    # PollableProtocol
+
+    def start_polling(self, fd: int, on_hangup: Callable[[], None]) -> PolledStream | None:
+        """Let the poller read from the provider's socket. Return None if there is none."""
+        poller = self._source.stream_poller
+        on_data, on_unsent = self.data_received, self._writer.write
+        self._polled_stream = poller.start(fd, on_data=on_data, on_unsent=on_unsent, on_hangup=on_hangup)
+        self._enable_polled_forwarding()
+        return self._polled_stream
+
+    def _enable_polled_forwarding(self) -> None:
+        """Let the poller forward the next reads, unless the client has unsent data."""
+        if self._polled_stream is not None and self.is_enabled:
+            client_fd = self._writer.lend_socket(self._polled_stream)
+            if client_fd >= 0:
+                self._polled_stream.enable_forwarding(self._converter, client_fd)
 
     # the methods of asyncio.Protocol
 
@@ -115,3 +156,5 @@ class Splice(EventForwarder):
         start = self.forward(data) if self.is_enabled else 0
         if start < size:
             self._source.handle_data(data, start)
+        else:
+            self._enable_polled_forwarding()
