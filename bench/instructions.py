@@ -126,7 +126,7 @@ def _instructions_without_timers(profile: str) -> int:
 
 
 def _read_instructions(profile: str) -> int:
-    return _instructions_below("uv__stream_io", profile)
+    return _instructions_below("uv__stream_io", profile) + _instructions_below("uv__poll_io", profile)
 
 
 def _instructions_below(function: str, profile: str) -> int:

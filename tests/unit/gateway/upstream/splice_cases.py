@@ -15,6 +15,7 @@ from svc.gateway.routing.providers import UpstreamOrigin
 from svc.gateway.upstream.call import ResponseReceiver, UpstreamCall
 from svc.gateway.upstream.connection import UpstreamConnection
 from svc.gateway.upstream.splice import Splice
+from svc.gateway.upstream.stream_poller import StreamPoller
 from svc.wire.http_chunk import SIZE_LINE_COUNT
 
 PREFIX, SUFFIX = b'data: {"delta":{"content":"', b'"}}\n\n'
@@ -66,6 +67,7 @@ class FakePool:
     def __init__(self) -> None:
         loop: Any = FakeLoop()
         self.io_batch = IoBatch(loop)
+        self.stream_poller = StreamPoller(loop)
         self.fast_paths = True
         self.body_parts: list[bytes] = []
         self.parked: list[UpstreamConnection] = []

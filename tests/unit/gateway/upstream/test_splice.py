@@ -65,11 +65,11 @@ def test_splice_reports_how_much_of_a_read_it_has_forwarded() -> None:
     splice, transport = splice_of(template(b"content"))
     one, other = chunk(b"content", b"word"), chunk(b"thinking", b"word")
     assert splice.forward(other) == 0
-    assert not splice.has_forwarded
+    assert not splice.take_activity()
     assert splice.forward(one + other) == len(one)
-    assert splice.has_forwarded
-    splice.has_forwarded = False
+    assert splice.take_activity()
+    assert not splice.take_activity()
     assert splice.forward(b"") == 0
-    assert not splice.has_forwarded
+    assert not splice.take_activity()
     assert transport.written == one
     assert splice.forwarded_tokens == 1
