@@ -139,13 +139,16 @@ class StreamTransform:
         template = self.passthrough_template
         if template is not None and (converted := template.apply(chunk)) is not None:
             return converted
+        out = b""
         try:
             block = self._splitter.feed_block(chunk)
+            if block:
+                out = self._process_block(block, is_last=False)
+            self._splitter.check_size()
         except ProviderFailed as error:
             if not self.has_started:
                 raise
-            return self.fail(error)
-        out = self._process_block(block, is_last=False) if block else b""
+            return out + self.fail(error)
         self.passthrough_template = self._template if self._splitter.is_empty and not self.has_ended else None
         return out
 

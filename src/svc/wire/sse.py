@@ -44,7 +44,11 @@ class EventSplitter:
         return split_events(self.feed_block(data))
 
     def feed_block(self, data: bytes) -> bytes:
-        """Return the completed events as one block with LF line ends and a final blank line. Raises as `feed`."""
+        """Return the completed events as one block with LF line ends and a final blank line.
+
+        Raises as `feed`, but only if it would return nothing. After a block, `check_size` raises for the rest.
+        """
+        self.check_size()
         if not self._has_started and data:
             data = self._remove_byte_order_mark(data)
         if self._pending_cr or _CR_BYTE in data:
@@ -59,8 +63,13 @@ class EventSplitter:
             block = bytes(self._buffer + block)
             self._buffer.clear()
         if end < len(data):
-            self._append(data[end:])
+            self._buffer += data[end:]
         return block
+
+    def check_size(self) -> None:
+        """Raise ProviderFailed if the incomplete event has more than MAX_EVENT_BYTES."""
+        if len(self._buffer) > MAX_EVENT_BYTES:
+            raise ProviderFailed("The provider sent an event that is too long.")
 
     def flush(self) -> bytes:
         """Return the rest at the end of the stream as a block: some upstreams omit the last blank line."""
@@ -82,8 +91,7 @@ class EventSplitter:
 
     def _append(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) > MAX_EVENT_BYTES:
-            raise ProviderFailed("The provider sent an event that is too long.")
+        self.check_size()
 
     def _normalize_newlines(self, data: bytes) -> bytes:
         """Convert CRLF and CR to LF. A CR at the end is held back, since an LF may follow in the next chunk."""

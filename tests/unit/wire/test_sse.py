@@ -42,6 +42,16 @@ def test_event_splitter_oversized_event_raises_provider_failed() -> None:
     assert len(splitter.remainder) < MAX_EVENT_BYTES + 2 * 65_536
 
 
+def test_event_splitter_returns_the_events_before_an_oversized_one_first() -> None:
+    splitter = EventSplitter()
+    assert splitter.feed(b"data: 1\n\n" + b"x" * (MAX_EVENT_BYTES + 1)) == [b"data: 1"]
+    for rest in (b"", b"x", b"\n\n"):
+        with pytest.raises(ProviderFailed, match="too long"):
+            splitter.feed(rest)
+    with pytest.raises(ProviderFailed, match="too long"):
+        splitter.check_size()
+
+
 @pytest.mark.parametrize(
     ("event", "name", "data"),
     [

@@ -12,6 +12,7 @@ from svc.dialects import anthropic
 from svc.dialects.openai import dialect
 from svc.dialects.stream_transform import StreamTransform
 from svc.errors import InvalidRequest, ProviderFailed, RateLimited
+from svc.wire.sse import MAX_EVENT_BYTES
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 DONE = b"data: [DONE]\n\n"
@@ -284,3 +285,19 @@ def test_passthrough_event_above_size_limit_is_an_error() -> None:
     while not out:
         out = transform.feed(b"data: " + b"x" * 1_000_000)
     assert "too long" in chunks(out)[0]["error"]["message"]
+
+
+def test_passthrough_events_before_one_above_size_limit_are_sent_even_if_one_read_has_both() -> None:
+    """Otherwise the size of a read would decide between a failed stream and one that another backend repeats."""
+    transform = create_stream_passthrough(dialect, include_usage=False)
+    out = transform.feed(FIRST + WORDS + b"data: " + b"x" * MAX_EVENT_BYTES)
+    assert out.startswith(FIRST + WORDS)
+    assert transform.has_started
+    assert "too long" in chunks(out)[-1]["error"]["message"]
+    assert transform.feed(b"\n\n") + transform.end() == b""
+
+
+def test_passthrough_first_event_above_size_limit_raises() -> None:
+    transform = create_stream_passthrough(dialect, include_usage=False)
+    with pytest.raises(ProviderFailed, match="too long"):
+        transform.feed(b": comment\n\ndata: " + b"x" * MAX_EVENT_BYTES)
