@@ -1,10 +1,11 @@
-"""Switches a connection between buffered reads and direct reads. No HTTP.
+"""Switches a connection between buffered, direct and polled reads. No HTTP.
 
 buffered ── a small read ──> direct ── a large read, or the client reads slowly ──> buffered
                              └── polled, for the chunks of a stream ──┘
 
 Buffered reads (asyncio.BufferedProtocol) have a limited size, and can go straight into the buffer of a long body.
-Direct reads (asyncio.Protocol) need fewer calls per chunk, but have no limit of their own. Polled reads bypass the loop.
+Direct reads (asyncio.Protocol) need fewer calls per chunk, but have no limit of their own. Polled reads bypass the
+loop.
 """
 
 from __future__ import annotations
@@ -178,6 +179,7 @@ class BufferedRead(EventForwarder):
         self._direct_protocol: DirectProtocol | None = None
         """The protocol of direct reads. None during buffered reads."""
         self._polled_read: PolledRead | None = None
+        """The polled reads, during which the transport's are paused."""
 
     def use_direct(self, size: int, protocol: DirectProtocol | None = None) -> None:
         """Switch to direct reads by `protocol` (default: the connection), unless the last read of `size` was large."""
@@ -201,8 +203,7 @@ class BufferedRead(EventForwarder):
         polled_read, self._polled_read = self._polled_read, None
         if polled_read is not None:
             polled_read.stop()
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+            self._resume_if_allowed()
 
     def use_buffered(self) -> None:
         """Switch to buffered reads."""
@@ -217,7 +218,7 @@ class BufferedRead(EventForwarder):
             self.use_buffered()
             self._wait_turn()
 
-    # Reading is paused by the connection, by the end of a turn, or by both.
+    # The transport's reading is paused by the connection, by the end of a turn, by polled reads, or by several of them.
 
     def pause_reading(self) -> None:
         """Stop reading until `resume_reading`."""
@@ -236,7 +237,7 @@ class BufferedRead(EventForwarder):
         self._resume_if_allowed()
 
     def end_turn(self) -> bool:
-        """Let the transport read, because the response is complete. Return whether it does."""
+        """Stop polling and waiting for a turn, because the response is complete. Return whether the transport reads."""
         self.stop_polling()
         if self._awaits_turn and not (self._is_paused or self._transport.is_closing()):
             self._awaits_turn = False
@@ -244,13 +245,16 @@ class BufferedRead(EventForwarder):
         return self._transport.is_reading()
 
     def _wait_turn(self) -> None:
-        if self._scheduler is not None and not (self._awaits_turn or self._transport.is_closing()):
+        if self._scheduler is None or self._polled_read is not None:  # a poller limits its reads itself
+            return
+        if not (self._awaits_turn or self._transport.is_closing()):
             self._awaits_turn = True
             self._transport.pause_reading()
             self._scheduler.schedule(self)
 
     def _resume_if_allowed(self) -> None:
-        if not (self._is_paused or self._awaits_turn or self._transport.is_closing()):
+        is_held = self._is_paused or self._awaits_turn or self._polled_read is not None
+        if not (is_held or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def detach(self) -> None:

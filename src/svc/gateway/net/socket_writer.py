@@ -22,7 +22,7 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 """The value of SO_LINGER with which `close` sends a reset."""
 
 
-class SocketBorrower(Protocol):
+class SocketUser(Protocol):
     """Sends on a writer's socket, while the writer has nothing to send."""
 
     def disable_forwarding(self) -> None:
@@ -36,7 +36,7 @@ class SocketWriter:
     not check whether the transport is closing: the caller does.
     """
 
-    __slots__ = ("_batch", "_borrowed_socket", "_borrower", "_is_drained", "_send", "_transport", "_waiting")
+    __slots__ = ("_batch", "_borrowed_socket", "_is_drained", "_send", "_transport", "_user", "_waiting")
 
     def __init__(self, transport: asyncio.Transport, batch: IoBatch | None = None) -> None:
         self._transport: asyncio.Transport | None = transport
@@ -49,7 +49,8 @@ class SocketWriter:
         )
         self._is_drained = False
         """Whether the transport's write buffer is known to be empty."""
-        self._borrower: SocketBorrower | None = None
+        self._user: SocketUser | None = None
+        """Sends on the socket as well."""
 
     def write(self, data: bytes) -> None:
         """Send data. The transport buffers the part that the socket does not accept now."""
@@ -70,7 +71,7 @@ class SocketWriter:
         elif self._waiting:
             self._waiting += data
         else:
-            self._end_loan()
+            self._stop_sharing()
             self._waiting = data
             batch.writers.append(self)
 
@@ -83,28 +84,30 @@ class SocketWriter:
     def writelines(self, parts: Iterable[bytes]) -> None:
         """Send data as `Transport.writelines` does."""
         self.flush()
-        self._end_loan()
+        self._stop_sharing()
         self._is_drained = False
         if self._transport is not None:
             self._transport.writelines(parts)
 
-    def lend_socket(self, borrower: SocketBorrower) -> int:
-        """Return the descriptor for a borrower, or -1 if data waits to be sent.
+    def share_socket(self, user: SocketUser) -> int:
+        """Let `user` send as well. Return the descriptor, or -1 if data waits to be sent.
 
-        The writer calls `disable_forwarding` before data waits again, and before the descriptor is closed.
+        `user.disable_forwarding` is called before data waits again, and before the descriptor is closed.
         """
         if not self._is_drained or self._waiting or self._send is None or self._borrowed_socket is None:
             return -1
-        self._borrower = borrower
+        if self._user is not user:
+            self._stop_sharing()
+            self._user = user
         return self._borrowed_socket.fileno()
 
-    def _end_loan(self) -> None:
-        borrower, self._borrower = self._borrower, None
-        if borrower is not None:
-            borrower.disable_forwarding()
+    def _stop_sharing(self) -> None:
+        user, self._user = self._user, None
+        if user is not None:
+            user.disable_forwarding()
 
     def _write_through_loop(self, data: bytes | memoryview) -> None:
-        self._end_loan()
+        self._stop_sharing()
         transport = self._transport
         if transport is not None:
             transport.write(data)
@@ -114,7 +117,7 @@ class SocketWriter:
     def mark_dirty(self) -> None:
         """Record that other code may write to the transport, so that its buffer may not be empty."""
         self.flush()
-        self._end_loan()
+        self._stop_sharing()
         self._is_drained = False
 
     def reset(self) -> None:
@@ -127,7 +130,7 @@ class SocketWriter:
 
     def close(self) -> None:
         """Detach from the transport, whose connection is lost. Later writes are dropped."""
-        self._end_loan()
+        self._stop_sharing()
         if self._borrowed_socket is not None:
             self._borrowed_socket.detach()
         self._transport = self._send = None

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #define MAX_STREAMS_PER_POLL 32
-#define MAX_READ_BYTES 32768
-#define MAX_FORWARDED_BYTES 8192 /* MAX_DIRECT_READ_BYTES of read_mode.py. Larger reads go to `on_data` */
+#define MAX_READ_BYTES 32768 /* READ_BUFFER_BYTES of pool.py */
+#define MAX_FORWARDED_BYTES 8192 /* MAX_DIRECT_READ_BYTES of read_mode.py */
 #define OUTPUT_BYTES 16384
 #define READABLE (EPOLLIN | EPOLLRDHUP | EPOLLET)
 #define HANGUP (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
@@ -22,7 +22,7 @@ typedef struct {
     PyObject_HEAD
     int epoll_fd;
     bool is_polling;
-    PolledStream *stopped; /* streams that were stopped during `poll`, which may still have events */
+    PolledStream *first_stopped; /* of the streams that were stopped during `poll`, which may still have events */
     uint8_t input[MAX_READ_BYTES], output[OUTPUT_BYTES];
 } Poller;
 
@@ -30,7 +30,7 @@ typedef struct {
 struct PolledStream {
     PyObject_HEAD
     int provider_fd, client_fd;
-    bool has_forwarded;
+    bool has_forwarded; /* since the last `take_activity` */
     ChunkConverter *converter; /* NULL: all data goes to `on_data` */
     Poller *poller;
     PyObject *on_data, *on_unsent, *on_hangup;
@@ -46,10 +46,9 @@ static State *state_of(PyTypeObject *type)
     return PyModule_GetState(PyType_GetModule(type));
 }
 
-/* Calls a callback of a stream, which may stop the stream. An exception is a bug in the callback. */
-static void call(PyObject *callback)
+static void report_hangup(PolledStream *stream)
 {
-    Py_INCREF(callback);
+    PyObject *const callback = Py_NewRef(stream->on_hangup); /* it stops the stream */
     PyObject *const result = PyObject_CallNoArgs(callback);
     if (result == NULL)
         PyErr_WriteUnraisable(callback);
@@ -57,16 +56,28 @@ static void call(PyObject *callback)
     Py_DECREF(callback);
 }
 
-static void call_with(PyObject *callback, const uint8_t *data, size_t size)
+/* Passes data to a callback, which may stop the stream. Returns false after an exception: then the data is lost. */
+static bool pass_data(PyObject *callback, const uint8_t *data, size_t size)
 {
     Py_INCREF(callback);
     PyObject *const bytes = PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)size);
     PyObject *const result = bytes == NULL ? NULL : PyObject_CallOneArg(callback, bytes);
     if (result == NULL)
         PyErr_WriteUnraisable(callback);
+    const bool is_passed = result != NULL;
     Py_XDECREF(result);
     Py_XDECREF(bytes);
     Py_DECREF(callback);
+    return is_passed;
+}
+
+/* Ends a response of which a part is lost. The transport reads the end of the connection, and reports it. */
+static void abort_stream(PolledStream *stream)
+{
+    if (stream->on_data != NULL) {
+        shutdown(stream->provider_fd, SHUT_RDWR);
+        report_hangup(stream);
+    }
 }
 
 /* Sends what the client gets for a read. Returns false if a part of it does not match the template. */
@@ -99,7 +110,10 @@ VECTOR_TARGET static bool forward(Poller *self, PolledStream *stream, const uint
         sent = 0;
     if ((size_t)sent < size) {
         Py_CLEAR(stream->converter);
-        call_with(stream->on_unsent, data + sent, size - (size_t)sent);
+        if (!pass_data(stream->on_unsent, data + sent, size - (size_t)sent)) {
+            shutdown(stream->client_fd, SHUT_RDWR); /* a chunk may be incomplete */
+            abort_stream(stream);
+        }
     }
     return true;
 }
@@ -118,14 +132,18 @@ static void handle_events(Poller *self, PolledStream *stream, uint32_t events)
     }
     if (size <= 0) {
         Py_CLEAR(stream->converter);
-        call(stream->on_hangup);
+        report_hangup(stream);
         return;
     }
     if (stream->converter != NULL && size <= MAX_FORWARDED_BYTES && forward(self, stream, self->input, (size_t)size))
         return;
     Py_CLEAR(stream->converter);
-    call_with(stream->on_data, self->input, (size_t)size);
-    if (size == MAX_READ_BYTES && stream->on_data != NULL) { /* there may be more: ask for another event */
+    if (!pass_data(stream->on_data, self->input, (size_t)size)) {
+        abort_stream(stream);
+        return;
+    }
+    /* A shorter read empties the socket, so that new data is a new event. After a full one, ask for another event. */
+    if (size == MAX_READ_BYTES && stream->on_data != NULL) {
         struct epoll_event event = {.events = READABLE, .data.ptr = stream};
         epoll_ctl(self->epoll_fd, EPOLL_CTL_MOD, stream->provider_fd, &event);
     }
@@ -139,15 +157,15 @@ static PyObject *poll_streams(Poller *self, PyObject *unused)
     struct epoll_event events[MAX_STREAMS_PER_POLL];
     const int count = epoll_wait(self->epoll_fd, events, MAX_STREAMS_PER_POLL, 0);
     self->is_polling = true;
-    for (int index = 0; index < count; index++) {
+    for (int index = 0; index < count && self->epoll_fd >= 0; index++) {
         if (index + 1 < count)
             __builtin_prefetch(events[index + 1].data.ptr);
         handle_events(self, events[index].data.ptr, events[index].events);
     }
     self->is_polling = false;
-    while (self->stopped != NULL) {
-        PolledStream *const stream = self->stopped;
-        self->stopped = stream->next_stopped;
+    while (self->first_stopped != NULL) {
+        PolledStream *const stream = self->first_stopped;
+        self->first_stopped = stream->next_stopped;
         Py_DECREF(stream);
     }
     Py_RETURN_NONE;
@@ -224,8 +242,8 @@ static PyObject *stop_stream(PolledStream *self, PyObject *unused)
     epoll_ctl(poller->epoll_fd, EPOLL_CTL_DEL, self->provider_fd, NULL); /* fails if the descriptor is closed */
     release_objects(self);
     if (poller->is_polling) {
-        self->next_stopped = poller->stopped;
-        poller->stopped = self;
+        self->next_stopped = poller->first_stopped;
+        poller->first_stopped = self;
     } else {
         Py_DECREF(self);
     }
@@ -310,7 +328,7 @@ static struct PyModuleDef MODULE = {
 
 PyMODINIT_FUNC PyInit__stream_poller(void)
 {
-    /* It fails on a processor for which the code below is not compiled. */
+    /* The import fails on a processor without SSSE3, which the code above needs as well. */
     PyObject *const converters = PyImport_ImportModule("svc.gateway.upstream._chunk_converter");
     PyObject *const converter_type = converters == NULL ? NULL : PyObject_GetAttrString(converters, "ChunkConverter");
     Py_XDECREF(converters);

@@ -1,11 +1,11 @@
 """Forwards text chunks from the provider's connection to the client's connection without parsing them.
 
-This is the hottest path. Nearly every chunk of a long stream passes through `Splice.data_received` only.
+This is the hottest path. Nearly every chunk of a long stream passes through here, or through a `StreamPoller` only.
 
     provider ── read ──> ChunkConverter ── chunks that match a template ──> client
                                └── the rest ──> the provider's connection, which parses it
 
-A `StreamPoller` does the same for reads that match as a whole. The splice gets the others, and its chunks after TLS.
+Without TLS, a `StreamPoller` forwards reads that match as a whole. The splice handles the others.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Splice(EventForwarder):
         self.is_enabled = False
         """Whether the next read may be forwarded."""
         self._polled_stream: PolledStream | None = None
-        """The poller's reads. They may be stopped."""
+        """The stream of the poller, which may have been stopped."""
 
     @property
     def forwarded_tokens(self) -> int:
@@ -134,15 +134,17 @@ class Splice(EventForwarder):
     def start_polling(self, fd: int, on_hangup: Callable[[], None]) -> PolledStream | None:
         """Let the poller read from the provider's socket. Return None if there is none."""
         poller = self._source.stream_poller
-        on_data, on_unsent = self.data_received, self._writer.write
-        self._polled_stream = poller.start(fd, on_data=on_data, on_unsent=on_unsent, on_hangup=on_hangup)
+        self._has_forwarded = self.take_activity()
+        self._polled_stream = poller.start(
+            fd, on_data=self.data_received, on_unsent=self._writer.write, on_hangup=on_hangup
+        )
         self._enable_polled_forwarding()
         return self._polled_stream
 
     def _enable_polled_forwarding(self) -> None:
         """Let the poller forward the next reads, unless the client has unsent data."""
         if self._polled_stream is not None and self.is_enabled:
-            client_fd = self._writer.lend_socket(self._polled_stream)
+            client_fd = self._writer.share_socket(self._polled_stream)
             if client_fd >= 0:
                 self._polled_stream.enable_forwarding(self._converter, client_fd)
 
@@ -156,5 +158,5 @@ class Splice(EventForwarder):
         start = self.forward(data) if self.is_enabled else 0
         if start < size:
             self._source.handle_data(data, start)
-        else:
+        elif self._polled_stream is not None:
             self._enable_polled_forwarding()

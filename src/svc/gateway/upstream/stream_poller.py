@@ -82,22 +82,30 @@ class StreamPoller:
         on_unsent: Callable[[bytes], None],
         on_hangup: Callable[[], None],
     ) -> PolledStream | None:
-        """Read from a socket until the stream is stopped. Return None where the module is not compiled.
+        """Read from a socket until the stream is stopped. Return None if the event loop has to read.
 
-        `on_data` gets the reads that are not forwarded, and `on_unsent` forwarded data that the client's socket does
-        not accept. Nothing is forwarded after either of them, until `enable_forwarding`. `on_hangup` is called when
-        the provider has closed the connection, and must call `stop`. Data may still follow.
+        That is the case where the module is not compiled, and when the system has no resources for another epoll or
+        entry. `on_data` gets the reads that are not forwarded, and `on_unsent` forwarded data that the client's socket
+        does not accept. Both turn forwarding off. An exception in either closes the connection to the provider, and in
+        `on_unsent` also the client's. `on_hangup` is called when the provider has closed the connection, and must call
+        `stop`. The transport reads the remaining data.
         """
-        poller = self._poller
-        if poller is None:
-            if _COMPILED_POLLER is None:
-                return None
-            poller = self._poller = _COMPILED_POLLER()
-            self._loop.add_reader(poller.fileno(), poller.poll)
-        return poller.start(provider_fd, on_data, on_unsent, on_hangup)
+        try:
+            poller = self._poller or self._open()
+            return None if poller is None else poller.start(provider_fd, on_data, on_unsent, on_hangup)
+        except OSError:
+            return None
+
+    def _open(self) -> _Poller | None:
+        if _COMPILED_POLLER is None:
+            return None
+        poller = _COMPILED_POLLER()
+        self._loop.add_reader(poller.fileno(), poller.poll)
+        self._poller = poller
+        return poller
 
     def close(self) -> None:
-        """Stop reading all streams."""
+        """Read no more. Each stream must still be stopped."""
         if self._poller is not None:
             self._loop.remove_reader(self._poller.fileno())
             self._poller.close()

@@ -11,6 +11,7 @@ import uvloop
 
 from svc.gateway.net.io_batch import IoBatch
 from svc.gateway.net.read_mode import MAX_DIRECT_READ_BYTES, MAX_DIRECT_REQUEST_BYTES, BufferedRead, DirectRead
+from svc.gateway.net.read_scheduler import LIMITED_READ_BYTES, ReadScheduler
 
 BUFFER_BYTES = 4 * MAX_DIRECT_READ_BYTES
 LARGE_BYTES = 4 * 1024 * 1024
@@ -142,6 +143,139 @@ def test_buffered_read_use_direct_accepts_another_protocol() -> None:
     buffered.use_buffered()
     buffered.use_direct(MAX_DIRECT_READ_BYTES + 1, other)
     assert transport.protocols == [other, reader, other, buffered]
+
+
+class PausableTransport(FakeTransport):
+    """Knows whether it reads, and has a socket."""
+
+    closing = False
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.closing
+        self._reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_extra_info(self, name: str) -> object:
+        return self if name == "socket" else None
+
+    def fileno(self) -> int:
+        return 5
+
+
+class PolledProtocol(RecordingProtocol):
+    """Reads without the loop after each small chunk, as a splice does. It is its own PolledRead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_polling = False
+
+    def data_received(self, data: bytes) -> None:
+        assert self.buffered_read is not None
+        self.buffered_read.use_polled(len(data), self)
+
+    def start_polling(self, fd: int, on_hangup: Callable[[], None]) -> PolledProtocol:
+        assert fd == 5
+        assert not self.is_polling
+        self.is_polling = True
+        self.on_hangup = on_hangup
+        return self
+
+    def stop(self) -> None:
+        assert self.is_polling
+        self.is_polling = False
+
+
+class TurnLoop:
+    """Runs the turns of a scheduler on demand."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+
+    def run(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+
+class Polled:
+    """A connection that is polled after a small read."""
+
+    def __init__(self) -> None:
+        self.loop, self.transport, self.protocol = TurnLoop(), PausableTransport(), PolledProtocol()
+        self.scheduler = ReadScheduler(self.loop)  # type: ignore[arg-type]
+        self.buffered = BufferedRead(self.protocol, bytearray(BUFFER_BYTES), self.scheduler)
+        self.buffered.connection_made(self.transport)  # type: ignore[arg-type]
+
+    @property
+    def readers(self) -> tuple[bool, bool]:
+        """Whether the transport reads, and whether the poller does. They must never read both."""
+        return self.transport.is_reading(), self.protocol.is_polling
+
+
+@pytest.mark.parametrize("size", [100, LIMITED_READ_BYTES])
+def test_polled_reads_pause_the_transport_and_wait_for_no_turn(size: int) -> None:
+    polled = Polled()
+    polled.scheduler.is_budget_spent = True
+    polled.buffered.buffer_updated(size)
+    polled.loop.run()
+    assert polled.readers == (False, True)
+
+
+def test_polled_reads_are_not_disturbed_by_a_turn_from_before() -> None:
+    polled = Polled()
+    polled.protocol.data_received = lambda data: None  # type: ignore[method-assign]
+    polled.buffered.buffer_updated(BUFFER_BYTES)
+    assert polled.readers == (False, False)
+    assert polled.buffered.end_turn()
+    polled.buffered.use_polled(100, polled.protocol)
+    polled.loop.run()
+    assert polled.readers == (False, True)
+
+
+@pytest.mark.parametrize("budget_spent", [False, True])
+def test_pause_stops_polled_reads_until_resume(budget_spent: bool) -> None:
+    polled = Polled()
+    polled.scheduler.is_budget_spent = budget_spent
+    polled.buffered.buffer_updated(LIMITED_READ_BYTES)
+    polled.buffered.use_buffered()
+    polled.buffered.pause_reading()
+    polled.loop.run()
+    assert polled.readers == (False, False)
+    polled.buffered.resume_reading()
+    polled.loop.run()
+    assert polled.readers == (True, False)
+
+
+def test_end_of_response_hangup_and_large_read_stop_polled_reads() -> None:
+    polled = Polled()
+    polled.buffered.buffer_updated(100)
+    assert polled.buffered.end_turn()
+    assert polled.readers == (True, False)
+    polled.buffered.use_direct(100)
+    polled.buffered.use_polled(100, polled.protocol)
+    polled.protocol.on_hangup()
+    assert polled.readers == (True, False)
+    polled.buffered.use_polled(100, polled.protocol)
+    polled.buffered.on_large_read()
+    assert polled.readers == (False, False)
+    polled.loop.run()
+    assert polled.readers == (True, False)
+
+
+def test_polled_reads_of_a_closing_transport_stop_without_resuming_it() -> None:
+    polled = Polled()
+    polled.buffered.buffer_updated(100)
+    polled.transport.closing = True
+    polled.buffered.stop_polling()
+    assert polled.readers == (False, False)
 
 
 class FakeLoop:
