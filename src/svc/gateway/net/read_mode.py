@@ -236,7 +236,7 @@ class BufferedRead(EventForwarder):
         self._awaits_turn = False
         self._resume_if_allowed()
 
-    def end_turn(self) -> bool:
+    def return_to_transport(self) -> bool:
         """Stop polling and waiting for a turn, because the response is complete. Return whether the transport reads."""
         self.stop_polling()
         if self._awaits_turn and not (self._is_paused or self._transport.is_closing()):

@@ -157,11 +157,8 @@ static PyObject *poll_streams(Poller *self, PyObject *unused)
     struct epoll_event events[MAX_STREAMS_PER_POLL];
     const int count = epoll_wait(self->epoll_fd, events, MAX_STREAMS_PER_POLL, 0);
     self->is_polling = true;
-    for (int index = 0; index < count && self->epoll_fd >= 0; index++) {
-        if (index + 1 < count)
-            __builtin_prefetch(events[index + 1].data.ptr);
+    for (int index = 0; index < count && self->epoll_fd >= 0; index++)
         handle_events(self, events[index].data.ptr, events[index].events);
-    }
     self->is_polling = false;
     while (self->first_stopped != NULL) {
         PolledStream *const stream = self->first_stopped;

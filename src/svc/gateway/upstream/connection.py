@@ -377,5 +377,7 @@ class UpstreamConnection(CallConnection):
 
         The client may have paused it at the last chunk. Over TLS, data after the response also makes this False.
         """
-        is_reading = self.transport.is_reading() if self.buffered_read is None else self.buffered_read.end_turn()
+        is_reading = (
+            self.transport.is_reading() if self.buffered_read is None else self.buffered_read.return_to_transport()
+        )
         return is_reading and not self.transport.get_write_buffer_size()

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from svc.gateway.upstream.chunk_converter import ChunkConverter
+
+if TYPE_CHECKING:
+    from svc.gateway.upstream._stream_poller import Poller
 
 
 class PolledStream(Protocol):
@@ -35,24 +38,7 @@ class PolledStream(Protocol):
         """Stop reading. No callback follows. Call this before the provider's socket is closed."""
 
 
-class _Poller(Protocol):
-    def start(
-        self,
-        provider_fd: int,
-        on_data: Callable[[bytes], None],
-        on_unsent: Callable[[bytes], None],
-        on_hangup: Callable[[], None],
-        /,
-    ) -> PolledStream: ...
-
-    def poll(self) -> None: ...
-
-    def fileno(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
-def _load() -> Callable[[], _Poller] | None:
+def _load() -> type[Poller] | None:
     """Return the class of the C module."""
     try:
         from svc.gateway.upstream import _stream_poller as module  # noqa: PLC0415 absent if it runs from source
@@ -71,7 +57,7 @@ class StreamPoller:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._poller: _Poller | None = None
+        self._poller: Poller | None = None
         """None before the first `start`."""
 
     def start(
@@ -96,7 +82,7 @@ class StreamPoller:
         except OSError:
             return None
 
-    def _open(self) -> _Poller | None:
+    def _open(self) -> Poller | None:
         if _COMPILED_POLLER is None:
             return None
         poller = _COMPILED_POLLER()

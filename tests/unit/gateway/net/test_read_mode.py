@@ -234,7 +234,7 @@ def test_polled_reads_are_not_disturbed_by_a_turn_from_before() -> None:
     polled.protocol.data_received = lambda data: None  # type: ignore[method-assign]
     polled.buffered.buffer_updated(BUFFER_BYTES)
     assert polled.readers == (False, False)
-    assert polled.buffered.end_turn()
+    assert polled.buffered.return_to_transport()
     polled.buffered.use_polled(100, polled.protocol)
     polled.loop.run()
     assert polled.readers == (False, True)
@@ -257,7 +257,7 @@ def test_pause_stops_polled_reads_until_resume(budget_spent: bool) -> None:
 def test_end_of_response_hangup_and_large_read_stop_polled_reads() -> None:
     polled = Polled()
     polled.buffered.buffer_updated(100)
-    assert polled.buffered.end_turn()
+    assert polled.buffered.return_to_transport()
     assert polled.readers == (True, False)
     polled.buffered.use_direct(100)
     polled.buffered.use_polled(100, polled.protocol)
