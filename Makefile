@@ -11,7 +11,7 @@ REAL_PATH := "import os, sys; print(os.path.realpath(sys.executable))"
 # GNU OpenMP, which the embedded model's wheel expects on the system.
 OPENMP := "import ctypes; ctypes.CDLL('libgomp.so.1')"
 
-.PHONY: help dashboards-check deploy-check deploy-lock setup run test test-general lint docs native pure console screenshots agents agents-lock conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts sdk lock clean compare compare-lock audit audit-lock dist dist-check dist-lock
+.PHONY: help dashboards-check deploy-check deploy-lock setup run test test-slow test-general lint docs native pure console screenshots agents agents-lock conformance conformance-lock ratchet bench bench-steps mutation ledger faults reference soak soak-starts sdk lock clean compare compare-lock audit audit-lock dist dist-check dist-lock
 
 # The first start runs from source. A compilation takes minutes, so it serves the next start.
 run: $(VENV)/.ready ## install svc into .venv, and start it
@@ -56,8 +56,11 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.ready
 	@touch $@
 
 # Unlike `native`, a compilation error is fatal if there is a C compiler.
-test: $(VENV)/.dev ## run the checks of lint and all tests
+test: $(VENV)/.dev ## run the checks of lint and the tests, but for the slow ones
 	@$(BIN)/python -m tests.steps
+
+test-slow: $(VENV)/.dev ## run the tests that `make test` leaves out: load, faults, every page of the console, all models
+	@$(BIN)/python -m tests.steps --slow
 
 test-general: $(VENV)/.dev ## run the tests with every fast path disabled
 	SVC_FASTPATH=0 $(BIN)/python -m pytest -n 3

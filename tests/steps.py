@@ -1,12 +1,14 @@
 """Runs the steps of `make test`, and prints the duration of each: `python -m tests.steps`.
 
-The first failing step ends the run with its exit status. Up to MAX_REPEATED failed tests run once more, alone: many
+With `--slow`, it runs those of `make test-slow`: the tests that have the mark `slow`, which `make test` leaves out. The
+first failing step ends the run with its exit status. Up to MAX_REPEATED failed tests run once more, alone: many
 tests wait for real servers, and several run at the same time. The run names them, since a race in a test or in the
 product is a defect also when it passes alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -28,6 +31,9 @@ COMPILE: Final = (sys.executable, "native/compile.py")
 """Runs beside the steps before the tests, since it uses one core for minutes."""
 COLLECT: Final = (*PYTEST, "--collect-only", "-p", "no:cacheprovider")
 """Leaves the bytecode of all tests. Each of the processes with tests would else compile all of them."""
+# Five processes on two cores: tests often wait. The tests of a file share servers, so one process runs them all.
+PARALLEL: Final = ("--cache-clear", "-n", "5", "--dist", "loadfile", "--no-loadscope-reorder")
+COMPILE_STEP: Final = ("compile the hot path, if it has changed; started first", COMPILE)
 STEPS: Final = (
     ("lint: ruff, mypy, imports, prose, documentation site", ("make", "--no-print-directory", "lint")),
     ("console: build, ESLint, TypeScript", (sys.executable, "console/build.py", "--lint")),
@@ -36,10 +42,17 @@ STEPS: Final = (
         (sys.executable, "-m", "tests.typescript_sdk.quick"),
     ),
     ("collect the tests", COLLECT),
-    ("compile the hot path, if it has changed; started first", COMPILE),
-    # Five processes on two cores: tests often wait. The tests of a file share servers, so one process runs them all.
-    ("tests", (*PYTEST, "--cache-clear", "-n", "5", "--dist", "loadfile", "--no-loadscope-reorder")),
+    COMPILE_STEP,
+    ("tests, but for those of `make test-slow`", (*PYTEST, *PARALLEL, "-m", "not slow")),
 )
+SLOW_MARK: Final = "pytest.mark.slow"
+Steps = Sequence[tuple[str, tuple[str, ...]]]
+
+
+def slow_steps() -> Steps:
+    """Return the steps of `make test-slow`. Only files with slow tests are collected, which saves a minute."""
+    files = (str(path) for path in sorted(Path("tests").rglob("test_*.py")) if SLOW_MARK in path.read_text("utf-8"))
+    return (COMPILE_STEP, ("slow tests", (*PYTEST, *PARALLEL, "-m", "slow", *files)))
 
 
 def say(text: str) -> None:
@@ -79,19 +92,22 @@ def repeat_failed_tests() -> tuple[int, list[str]]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the steps of `make test`.")
+    parser.add_argument("--slow", action="store_true", help="run the steps of `make test-slow` instead")
+    steps = slow_steps() if parser.parse_args().slow else STEPS
     with tempfile.TemporaryFile() as output:
         compilation = Compilation(output)
         try:
-            return run_steps(compilation)
+            return run_steps(compilation, steps)
         finally:
             compilation.stop()
 
 
-def run_steps(compilation: Compilation) -> int:
+def run_steps(compilation: Compilation, steps: Steps) -> int:
     durations: list[str] = []
     repeated: list[str] = []
-    for number, (name, command) in enumerate(STEPS, 1):
-        say(f"\n== step {number} of {len(STEPS)}: {name}")
+    for number, (name, command) in enumerate(steps, 1):
+        say(f"\n== step {number} of {len(steps)}: {name}")
         start = time.monotonic()
         if command is COLLECT:
             status = 0  # the step with the tests reports errors
@@ -102,7 +118,7 @@ def run_steps(compilation: Compilation) -> int:
             status, repeated = repeat_failed_tests()
         durations.append(f"{name.partition(':')[0].partition(',')[0]} {time.monotonic() - start:.0f} s")
         if status:
-            say(f"\n== failed in step {number} of {len(STEPS)} ({name}), exit status {status}: {', '.join(durations)}")
+            say(f"\n== failed in step {number} of {len(steps)} ({name}), exit status {status}: {', '.join(durations)}")
             return status
     say(f"\n== passed: {', '.join(durations)}")
     if repeated:

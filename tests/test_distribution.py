@@ -75,6 +75,7 @@ def test_install_pattern_wrong_hint_is_found(text: str) -> None:
     assert INSTALL.findall(text) == ["svc"]
 
 
+@pytest.mark.slow
 def test_wheel_without_the_console_is_not_built(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns("static", "__pycache__", "*.so")

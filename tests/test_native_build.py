@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 LISTED = ("one.py", "two.py")
 SOURCE = "from __future__ import annotations\n\n\ndef answer() -> int:\n    return 42\n"

@@ -14,6 +14,7 @@ def test_cost_figures_stay_within_ten_percent_of_limits() -> None:
     assert found.keys() == {name for name in limits if not name.startswith(PER_PLATFORM)}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # valgrind is up to fifty times slower
 def test_instruction_counts_compiled_stay_within_ten_percent_of_limits() -> None:
     limits = json.loads(LIMITS.read_text())

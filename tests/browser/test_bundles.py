@@ -16,6 +16,8 @@ from tests.e2e import harness
 from tests.e2e.accounts.test_admin_bundles import make_bundle
 from tests.fakes.provider import FakeProvider
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=document.title='hacked'>"
 BIG = 5 << 20
 """Bytes of a bundle of three chunks."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.console import Console
 from tests.browser.test_request_list import add_requests
+
+pytestmark = pytest.mark.slow
 
 DRAWN_TEXTS = """
   window.drawnTexts = [];

@@ -16,6 +16,8 @@ from tests.browser.console import Console, find_violations, take_screenshot
 from tests.documentation.pages import blocks
 from tests.fakes.provider import FakeProvider
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "Claude Code": "how-to/use-claude-code.md",

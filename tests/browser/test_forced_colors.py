@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.browser.console import Console
 from tests.browser.test_request_list import add_requests
 
+pytestmark = pytest.mark.slow
+
 COUNT_PIXELS = """(canvas, color) => {
   const wanted = color.match(/\\d+/g).map(Number);
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);

@@ -15,6 +15,8 @@ from tests.e2e import harness
 from tests.e2e.accounts.test_admin_bundles import make_bundle
 from tests.fakes.provider import FakeProvider
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, provider: FakeProvider, console_files: None) -> Iterator[Console]:

@@ -19,6 +19,8 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.script import sse
 from tests.speech import material
 
+pytestmark = pytest.mark.slow
+
 MAX_STOPS = 250
 """More than any page has."""
 

@@ -10,6 +10,8 @@ from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 from tests.browser.console import Console, find_violations, take_screenshot
 from tests.e2e import harness
 
+pytestmark = pytest.mark.slow
+
 IS_ERROR_ON_TOP = """
 () => {
   const error = document.querySelector("dialog .field-error");

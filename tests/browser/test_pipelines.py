@@ -17,6 +17,8 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, sse, stall
 from tests.speech import material
 
+pytestmark = pytest.mark.slow
+
 WAIT = 60_000
 """Milliseconds for a model on a busy machine."""
 ASK = f"""name: ask

@@ -20,6 +20,8 @@ from tests.fakes import openai_wire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, Script, answer, hold, reset, sse, stall
 
+pytestmark = pytest.mark.slow
+
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )

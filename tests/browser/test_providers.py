@@ -14,6 +14,8 @@ from tests.e2e import harness
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, provider: FakeProvider, console_files: None) -> Iterator[Console]:

@@ -7,6 +7,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.console import Console
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("status", "message"),

@@ -17,6 +17,8 @@ from svc.stores.database.factory import open_database
 from tests.browser.console import Console
 from tests.contracts.test_database import make_entry
 
+pytestmark = pytest.mark.slow
+
 MAX_TAIL_ROWS = 1000
 MAX_ROWS = 2000
 PAGE_ROWS = 50

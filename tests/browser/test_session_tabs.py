@@ -8,6 +8,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.console import Console
 from tests.browser.test_session import log_in_elsewhere
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def other_tab(context: BrowserContext) -> Page:

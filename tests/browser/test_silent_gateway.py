@@ -8,6 +8,8 @@ from playwright.sync_api import Page, Route, expect
 from svc.ledger_queries.process import LEDGER_QUERY_TIMEOUT_SECONDS
 from tests.browser.console import Console
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_MILLISECONDS = 66_000
 """A little more than the page waits for a response."""
 

@@ -15,6 +15,8 @@ from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer
 from tests.speech import material
 
+pytestmark = pytest.mark.slow
+
 WAIT = 60_000
 """Milliseconds for a model on a busy machine."""
 

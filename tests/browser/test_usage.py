@@ -14,6 +14,8 @@ from tests.browser.console import Console, expect_no_horizontal_scrollbar, find_
 from tests.browser.traffic import CONFIG, HOSTILE, MODEL, Traffic
 from tests.fakes.provider import FakeProvider
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, provider: FakeProvider, console_files: None) -> Iterator[Console]:

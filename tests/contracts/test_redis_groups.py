@@ -110,6 +110,7 @@ async def test_rate_limiter_sentinel_failover_under_load_refuses_nothing(tmp_pat
         assert all(RPM <= load.admitted[key.id] <= 2 * RPM for key in load.limited), load.admitted
 
 
+@pytest.mark.slow
 async def test_redis_connection_leaves_a_primary_that_sentinel_has_replaced(tmp_path: Path) -> None:
     """The old primary accepts writes until Sentinel has changed it to a replica, which takes up to ten seconds more."""
     with RedisSentinels(tmp_path) as servers:

@@ -40,6 +40,7 @@ def help_of(*command: str) -> str | None:
     return result.stdout if result.returncode == 0 else None
 
 
+@pytest.mark.slow
 def test_site_builds_without_resources_of_other_hosts(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

@@ -18,6 +18,8 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
 from tests.speech import material
 
+pytestmark = pytest.mark.slow
+
 NewMachine = Callable[[], Machine]
 
 

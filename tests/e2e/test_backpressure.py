@@ -144,6 +144,7 @@ STREAM = {"model": GPT, "messages": HI, "stream": True}
 WORD = openai_wire.chunk({"content": " word"})
 
 
+@pytest.mark.slow
 def test_backpressure_slowly_read_stream_of_small_chunks_uses_bounded_memory(
     start_gateway: StartGateway, provider_a: FakeProvider
 ) -> None:

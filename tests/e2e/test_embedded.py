@@ -282,6 +282,7 @@ def test_embedded_model_unenforceable_schema_names_its_field(
     assert error.get("param", param) == param  # Anthropic's format has no field for it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grammar", ['root ::= "a"{5,2}', 'root ::= ("a" | "b"{9,3})*'])
 def test_embedded_model_grammar_of_unlimited_size_cannot_exhaust_memory(embedded: Gateway, grammar: str) -> None:
     """llama.cpp repeats the element about 2^64 times, until it gets no more memory."""

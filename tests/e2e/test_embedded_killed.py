@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 
 from tests.e2e.harness import Gateway, run
 from tests.processes import child
+
+pytestmark = pytest.mark.slow
 
 MODEL = "smollm2-135m"
 LONG = {

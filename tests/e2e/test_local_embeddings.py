@@ -194,6 +194,7 @@ def test_local_embeddings_divided_request_equals_single_requests(local: Gateway)
     assert (entry["prompt_tokens"], entry["attempts"], entry["status"]) == (tokens, 1, "ok")
 
 
+@pytest.mark.slow
 def test_local_embeddings_short_requests_overtake_a_long_one(local: Gateway) -> None:
     other = create(local, "--name", "short texts")["key"]
     assert embed(local, "a").status == 200

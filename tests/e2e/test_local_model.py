@@ -131,6 +131,7 @@ async def test_local_model_killed_process_is_restarted(model_path: Path) -> None
     assert (model.pid, model.base_url) == (None, None)
 
 
+@pytest.mark.slow
 async def test_local_model_without_progress_is_restarted(model_path: Path) -> None:
     """A request keeps llama.cpp busy without an end, and all others would wait for it."""
     bearer = {"authorization": f"Bearer {KEY}"}
@@ -177,6 +178,7 @@ async def test_local_model_exits_with_parent(model_path: Path, number: signal.Si
         await until(lambda: has_exited(child), 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -15,6 +15,8 @@ from tests.fakes.http_client import RawClient
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, reset, sse
 
+pytestmark = pytest.mark.slow
+
 UNCOLLECTED = "import gc; gc.disable(); import sys; from svc.cli import main; sys.exit(main())"
 PROMPT = [{"role": "user", "content": "x" * 100_000}]
 """Large enough that a leak of a hundred prompts is visible."""

@@ -111,6 +111,7 @@ def test_models_add_hub_selector_takes_quant_file_and_split_model(hub: FakeHub, 
     assert {row["name"] for row in listed if row["source"]} == {"tiny-instruct-q2_k", "tiny-instruct-q8_0"}
 
 
+@pytest.mark.slow
 def test_models_add_hub_interrupted_download_resumes(hub: FakeHub, tmp_path: Path) -> None:
     hub.cut = [500_000, 200_000]  # the connection breaks twice
     hub.statuses = [503]

@@ -13,6 +13,8 @@ from tests.e2e.harness import GPT, HI, KEY, Gateway
 from tests.fakes.flood import FloodProvider
 from tests.fakes.http_client import request_bytes
 
+pytestmark = pytest.mark.slow
+
 MAX_HEALTH_SECONDS = 4.0
 """Far above the usual latency, and far below the latency without fair scheduling."""
 

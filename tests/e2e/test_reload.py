@@ -67,6 +67,7 @@ def test_reload_under_load_interrupts_no_request_or_stream(
     assert gateway.chat().headers["x-ratelimit-limit-requests"] == "100002"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_reload_included_files_and_key_file_under_load_fails_no_request(
     start_gateway: StartGateway, provider_a: FakeProvider, tmp_path: Path, workers: int

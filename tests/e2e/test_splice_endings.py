@@ -162,6 +162,7 @@ def test_splice_client_disconnect_closes_upstream_and_bills_forwarded_tokens(
     assert abs(entry["completion_tokens"] - 40) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("letter", "model"), A_AND_B)
 def test_splice_client_pausing_in_mid_stream_loses_nothing(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], letter: str, model: str
@@ -179,6 +180,7 @@ def test_splice_client_pausing_in_mid_stream_loses_nothing(
         assert read(letter, client.read()) == ("".join([*words(25), *texts]), None)
 
 
+@pytest.mark.slow
 def test_splice_client_never_reading_again_is_closed(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     gateway = start_gateway(config="[gateway]\nwrite_timeout = 0.5\nidle_timeout = 0.2\n")
     provider_a.plays(

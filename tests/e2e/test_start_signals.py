@@ -17,6 +17,8 @@ import pytest
 from tests.e2e.harness import KEY, SVC, Gateway, environment
 from tests.soak import starts
 
+pytestmark = pytest.mark.slow
+
 ENDED = (0, 143, -signal.SIGTERM)
 """Exit statuses: normal, during imports, and before Python has installed a handler."""
 

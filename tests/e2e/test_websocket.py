@@ -94,6 +94,7 @@ def test_websocket_client_never_reading_is_closed(start_gateway: StartGateway) -
             client.socket.sendall(PING * (96 * MIB // len(PING)))
 
 
+@pytest.mark.slow
 def test_websocket_ping_flood_does_not_block_other_requests(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     with connect(gateway) as client:

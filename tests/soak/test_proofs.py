@@ -10,6 +10,8 @@ import pytest
 from tests.soak import disconnects, disk, frozen, ingest_kills, key_changes, key_revocation, kills, limits, outages
 from tests.soak.cluster import running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("nodes", "redis"), [(2, True), (1, False)])
 def test_rate_limits_across_workers_and_nodes_are_exact(tmp_path: Path, nodes: int, redis: bool) -> None:

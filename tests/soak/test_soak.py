@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.soak.running import soaking
+
+pytestmark = pytest.mark.slow
 
 
 def test_gateway_after_soak_leaks_nothing(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ async def test_session_invalid_message_is_error_and_session_continues(gateway: G
         assert material.words((await client.wait_for("final"))["text"]) == ["hello", "world"]
 
 
+@pytest.mark.slow
 async def test_session_100000_tiny_frames_are_transcribed_and_others_served(gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["en-counting"])
     sizes = len(audio) // 100_000 + 1
@@ -72,6 +73,7 @@ async def test_session_flood_of_invalid_messages_does_not_block_others(gateway: 
     assert max(waits) < 5
 
 
+@pytest.mark.slow
 async def test_session_audio_faster_than_real_time_is_transcribed_completely(gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["en-quick-brown-fox"]) * 20  # a minute in one frame
     async with session(gateway) as client:
@@ -137,6 +139,7 @@ def small_gateway(tmp_path: Path, model: Path) -> Iterator[Gateway]:
         yield running
 
 
+@pytest.mark.slow
 async def test_session_model_dir_outside_allowed_folders_is_rejected(
     small_gateway: Gateway, tmp_path: Path, clips: dict[str, Path]
 ):
@@ -211,6 +214,7 @@ async def test_sdk_async_live_over_session_limit_raises_rate_limited(small_gatew
             assert isinstance(refused, errors.RateLimited)
 
 
+@pytest.mark.slow
 async def test_session_idle_is_closed(small_gateway: Gateway):
     async with session(small_gateway) as client:
         assert (await client.wait_for("closed", timeout=10))["reason"] == "idle_timeout"
@@ -219,6 +223,7 @@ async def test_session_idle_is_closed(small_gateway: Gateway):
         assert client.socket.close_code == 1000
 
 
+@pytest.mark.slow
 async def test_session_that_gateway_does_not_read_is_not_idle(small_gateway: Gateway):
     async with session(small_gateway, ping_interval=None) as client:
         await client.send_message(type="config")
@@ -235,6 +240,7 @@ async def test_session_that_gateway_does_not_read_is_not_idle(small_gateway: Gat
         assert (await client.wait_for("final"))["duration_ms"] == 30_000
 
 
+@pytest.mark.slow
 async def test_session_killed_worker_is_error_and_session_continues(small_gateway: Gateway, clips: dict[str, Path]):
     audio = material.read_pcm(clips["beckett"])
     async with session(small_gateway) as client:

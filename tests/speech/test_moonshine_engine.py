@@ -28,6 +28,7 @@ def speech() -> Samples:
     return np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
 
 
+@pytest.mark.slow
 def test_decoder_with_earlier_hypotheses_returns_text_of_fresh_decoder(engine, speech):
     kept = engine.begin_segment(None)
     for seconds in (0.5, 1, 2.5, 4, 3, 7, 11):

@@ -24,6 +24,8 @@ from tests.speech.accounts import create_key, wait_for_entries
 from tests.speech.gateway import KEY, Gateway
 from tests.speech.gateway import run_gateway as run
 
+pytestmark = pytest.mark.slow
+
 MODEL = "moonshine-tiny-en"
 
 

@@ -16,6 +16,8 @@ from tests.speech import material
 from tests.speech.gateway import KEY, Gateway, session
 from tests.speech.gateway import run_gateway as run
 
+pytestmark = pytest.mark.slow
+
 SVC = [sys.executable, "-m", "svc"]
 
 

@@ -6,8 +6,12 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.speech import material
 from tests.speech.gateway import run_gateway, session
+
+pytestmark = pytest.mark.slow
 
 
 async def test_session_continues_while_workers_are_replaced(

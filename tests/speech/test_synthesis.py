@@ -194,6 +194,7 @@ def speaking(gateway: Gateway) -> Iterator[httpx2.Response]:
         yield response
 
 
+@pytest.mark.slow
 def test_speech_key_with_long_texts_delays_no_other_key_and_gets_429(two_voices_at_a_time: Gateway) -> None:
     gateway = two_voices_at_a_time
     with speaking(gateway) as long, ThreadPoolExecutor(2) as threads:
@@ -218,6 +219,7 @@ def test_speech_disconnect_frees_the_voice(two_voices_at_a_time: Gateway) -> Non
     assert post(two_voices_at_a_time).status_code == 200
 
 
+@pytest.mark.slow
 def test_speech_crash_of_the_voice_is_reported_and_recovered(tmp_path: Path, voices: Path) -> None:
     config = "[speech]\ndefault_voice = 'none'\n[routing]\nretries = 0\n"
     with run_gateway(tmp_path, config, SVC_REGISTRY_ROOT=str(voices)) as gateway:

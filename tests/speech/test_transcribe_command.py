@@ -18,6 +18,8 @@ from tests import fork_server
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway
 
+pytestmark = pytest.mark.slow
+
 
 def svc(gateway: Gateway, *arguments: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
     variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY, **environ}

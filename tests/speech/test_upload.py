@@ -63,6 +63,7 @@ async def post(gateway: Gateway, data: bytes, name: str = "a.bin", **form: str) 
         return await client.post(gateway.address + PATH, data=form, files={"file": (name, data)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flac", "mp3", "ogg-opus", "m4a", "webm"])
 async def test_upload_damaged_file_is_transcribed_or_returns_400(gateway: Gateway, clips: dict[str, Path], kind: str):
     _, whole = encoded(material.read_pcm(clips["en-counting"]), kind)
@@ -147,6 +148,7 @@ async def test_upload_two_hours_in_small_file_returns_400(gateway: Gateway):
     assert response.json()["error"]["param"] == "file"
 
 
+@pytest.mark.slow
 async def test_upload_longer_than_setting_returns_400(tmp_path: Path, model: Path, clips: dict[str, Path]):
     long_pcm = material.read_pcm(clips["two-cities"])
     silent = bytearray(encoded(long_pcm, "flac")[1])

@@ -8,6 +8,8 @@ import pytest
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway, check_stable_prefixes, session
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whisper() -> Path:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.processes import child, children, parent_of
 from tests.speech import material
@@ -14,6 +15,8 @@ from tests.speech.accounts import create_key, wait_for_entries
 from tests.speech.gateway import Gateway, LiveClient, check_stable_prefixes, session
 from tests.speech.gateway import run_gateway as run
 from tests.speech.test_openai_uploads import long_wav
+
+pytestmark = pytest.mark.slow
 
 UPLOAD = "/v1/audio/transcriptions"
 

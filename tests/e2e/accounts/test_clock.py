@@ -18,6 +18,8 @@ from tests.e2e.harness import GPT, HI, SVC, Gateway, environment
 from tests.fakes.http_client import Got
 from tests.fakes.wall_clock import WallClock
 
+pytestmark = pytest.mark.slow
+
 HOUR = 3600
 
 

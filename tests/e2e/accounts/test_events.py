@@ -82,6 +82,7 @@ def test_events_end_when_the_key_is_revoked(gateway: Gateway) -> None:
         assert events.next("closed") == {"reason": "key_revoked"}
 
 
+@pytest.mark.slow
 def test_events_end_on_shutdown_and_listeners_are_limited(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     admin = Admin(gateway)

@@ -32,6 +32,7 @@ def command(gateway: Running, url: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_postgres_outage_under_load_loses_no_request_or_ledger_entry(start_gateway: StartGateway, server: Any) -> None:
     url = server.get_uri()
     gateway = start_gateway(env={"SVC_DATABASE_URL": url})

@@ -60,6 +60,7 @@ def test_workers_revoked_key_returns_401_from_every_worker(gateway: Gateway) -> 
     assert {chat(gateway, made["key"]) for _ in range(30)} == {401}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False], ids=["kept connections", "new connections"])
 def test_workers_rolling_restart_loses_no_response(gateway: Gateway, provider_a: FakeProvider, keep: bool) -> None:
     """Load and a slow stream continue. A persistent connection is closed only between two responses.
@@ -147,6 +148,7 @@ def test_workers_restart_after_sigkill_keeps_rpm_window(start_gateway: StartGate
     assert [chat(gateway, made["key"]) for _ in range(3)] == [200, 200, 429]
 
 
+@pytest.mark.slow
 def test_workers_orphaned_by_killed_supervisor_keep_rpm_window(start_gateway: StartGateway) -> None:
     gateway = start_gateway(config="[gateway]\nworkers = 2\n")
     made = create(gateway, "--name", "patient", "--rpm", "5")

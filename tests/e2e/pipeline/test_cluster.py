@@ -25,6 +25,8 @@ from tests.fakes.ports import closed_port
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import Gate, answer, hold
 
+pytestmark = pytest.mark.slow
+
 ASK = "name: ask\nstages: [{id: ask, target: integration, model: m}]\n"
 RAY = Path(sys.executable).with_name("ray")
 

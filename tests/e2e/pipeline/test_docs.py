@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from svc.pipeline.definition import parse_pipeline
 from tests.e2e.pipeline.conftest import Machine
+
+pytestmark = pytest.mark.slow
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 

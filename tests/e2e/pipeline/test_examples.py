@@ -12,6 +12,8 @@ from tests.e2e.pipeline.conftest import Machine
 from tests.speech import material
 from tests.speech.material import TEXTS, count_word_errors, words
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

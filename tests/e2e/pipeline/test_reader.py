@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 
 import onnxruntime
+import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from svc.recipes import make
 from svc.recipes.recipe import parse_recipe
 from tests.e2e.pipeline.conftest import Machine
 from tests.speech import material
+
+pytestmark = pytest.mark.slow
 
 STAGES = """
 name: reader

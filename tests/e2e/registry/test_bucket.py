@@ -22,6 +22,8 @@ from tests.fakes.tcp_proxy import TcpProxy
 
 from .conftest import make_bundle
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def bucket():

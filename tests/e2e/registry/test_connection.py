@@ -131,6 +131,7 @@ def test_connection_pipelined_requests_are_answered_in_order(served_file):
         ]
 
 
+@pytest.mark.slow
 def test_connection_unread_pipelined_responses_use_bounded_memory(tmp_path):
     one = Machine(tmp_path / "home")
     one.home.mkdir()

@@ -5,9 +5,13 @@ import json
 import os
 import random
 
+import pytest
+
 from tests.soak.registry_kill import soak
 
 from .conftest import make_bundle, until
+
+pytestmark = pytest.mark.slow
 
 
 def test_publish_killed_at_any_moment_loses_no_bundle(tmp_path):

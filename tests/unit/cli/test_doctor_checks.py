@@ -242,6 +242,7 @@ def test_doctor_missing_temporary_folder_is_reported(
     assert "TMPDIR" in run_doctor(capsys)[1]["temporary folder"]["mend"]
 
 
+@pytest.mark.slow
 def test_doctor_redis_sentinel_and_cluster_are_checked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def test_main_package_that_a_plugin_lacks_is_a_traceback(tmp_path: Path) -> None
     assert "pip install" not in result.stderr
 
 
+@pytest.mark.slow
 def test_up_registry_that_does_not_start_is_reported_in_one_line(tmp_path: Path) -> None:
     result = command("up", "--port", "0", SVC_HOME=str(tmp_path), SVC_BLOB_URL="gs://bucket")
     assert "svc: The registry did not start: SVC_BLOB_URL must begin with file:// or s3://.\n" in result.stderr
