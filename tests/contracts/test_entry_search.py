@@ -92,6 +92,7 @@ def test_search_pages_equal_a_plain_filter(database: Database, entries: list[Led
         assert [entry.request_id for page in pages for entry in page.entries] == expected(entries, filter), filter
 
 
+@pytest.mark.slow
 def test_search_without_time_left_continues_and_finds_each_entry_once(
     database: Database, entries: list[LedgerEntry]
 ) -> None:

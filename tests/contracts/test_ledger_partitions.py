@@ -118,6 +118,7 @@ def test_prune_entries_before_the_first_whole_month_deletes_older_ones(database:
     assert ids(database) == {entry_at(number, month(-number, 1)).request_id for number in range(3)}
 
 
+@pytest.mark.slow
 def test_prune_entries_while_a_query_reads_the_month_deletes_its_entries(database: PostgresDatabase, url: str) -> None:
     database.insert_entries([entry_at(1, month(-1))])
     database.partition_entries()

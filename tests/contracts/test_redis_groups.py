@@ -162,6 +162,7 @@ async def test_rate_limiter_cluster_failover_under_load_refuses_nothing(tmp_path
             assert len(primaries) == 3
 
 
+@pytest.mark.slow
 async def test_rate_limiter_cluster_slot_migration_under_load_is_exact(tmp_path: Path) -> None:
     with RedisCluster(tmp_path) as cluster:
         async with machines(cluster.url, tmp_path) as found:

@@ -47,6 +47,7 @@ def wait_until_still(streams: list[Recorded], seconds: float = 20) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*STREAMS_BY_KIND, "resumable"])
 def test_backpressure_unread_stream_uses_bounded_memory_and_pauses_upstream(
     start_gateway: StartGateway, fakes: Mapping[str, FakeProvider], kind: str
@@ -242,6 +243,7 @@ def peak(gateway: Gateway) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_resume_text_of_small_chunks_uses_bounded_memory(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     """1.6 MB in chunks of four characters. The gateway keeps up to 1 MiB for a resume."""
     gateway = start_gateway(config=RESUME)

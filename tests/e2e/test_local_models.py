@@ -165,6 +165,7 @@ def test_local_embedding_text_that_is_too_long_is_an_invalid_request(several: Ga
     assert send(several, "/v1/embeddings", model="vectors", input="a cat").status == 200
 
 
+@pytest.mark.slow
 def test_local_models_killed_process_affects_no_other_model(several: Gateway) -> None:
     assert chat(several, "second").status == 200
     stream = several.openai(timeout=60).chat.completions.create(

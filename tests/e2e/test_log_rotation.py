@@ -50,6 +50,7 @@ def count_requests(gateway: Gateway) -> int:
     return sum(int(count) for count in re.findall(r"^svc_requests_total\{.*\} (\d+)$", page, re.MULTILINE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_sigusr1_under_load_loses_no_line_and_refuses_no_request(
     start_gateway: StartGateway, tmp_path: Path, workers: int

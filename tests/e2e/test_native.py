@@ -33,6 +33,7 @@ def pure_python(tmp_path: Path) -> Iterator[tuple[Gateway, FakeProvider]]:
             gateway.stop()
 
 
+@pytest.mark.slow
 def test_pure_python_gateway_answers_json_and_stream(pure_python: tuple[Gateway, FakeProvider]) -> None:
     gateway, _ = pure_python
     with gateway.openai() as client:
@@ -42,6 +43,7 @@ def test_pure_python_gateway_answers_json_and_stream(pure_python: tuple[Gateway,
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
+@pytest.mark.slow
 def test_pure_python_gateway_answers_600_pipelined_requests(pure_python: tuple[Gateway, FakeProvider]) -> None:
     """Answering recursively would exceed Python's recursion limit after some hundred requests."""
     gateway, fake = pure_python

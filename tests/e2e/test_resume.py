@@ -278,6 +278,7 @@ def test_resume_disabled_interruption_is_error(
     assert not provider_b.requests
 
 
+@pytest.mark.slow
 def test_min_pace_slow_stream_is_interrupted_with_error(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     """One token every 0.5 s does not trigger the idle timeout but is below the minimum pace."""
     started = start_gateway(config="[routing]\nmin_pace = 10\n")

@@ -121,6 +121,7 @@ def test_splice_total_timeout_interrupts_stream(
     fakes[letter].requests[-1].wait_left(1)
 
 
+@pytest.mark.slow
 def test_splice_min_pace_counts_forwarded_tokens(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
     """The minimum pace is ten tokens per second."""
     gateway = start_gateway(config="[routing]\nmin_pace = 10\n")

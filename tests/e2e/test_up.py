@@ -298,6 +298,7 @@ def test_up_second_on_same_state_folder_exits_2(up: tuple[Up, str]) -> None:
     assert gateway in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_stopped_exits_0_and_keeps_key(
     model_home: Path, speech_model: None, tmp_path: Path, number: signal.Signals

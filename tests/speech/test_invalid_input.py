@@ -189,6 +189,7 @@ async def test_session_over_limit_is_rejected_until_a_slot_is_free(small_gateway
                 await four.wait_for("ready")
 
 
+@pytest.mark.slow
 async def test_session_after_disconnect_is_not_over_the_limit(tmp_path: Path, model: Path):
     with run(tmp_path, "[speech]\nmax_sessions = 1\n") as gateway:
         for _ in range(40):
@@ -197,6 +198,7 @@ async def test_session_after_disconnect_is_not_over_the_limit(tmp_path: Path, mo
                 assert (await client.wait_for_any("ready", "error"))["type"] == "ready"
 
 
+@pytest.mark.slow
 def test_sdk_live_over_session_limit_raises_rate_limited(small_gateway: Gateway):
     with svc.Client(gateway_url=small_gateway.address, api_key=KEY) as client, client.live(), client.live():
         for _ in range(8):  # the gateway may close before, while or after the client sends `config`

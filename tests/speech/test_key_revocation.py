@@ -62,6 +62,7 @@ async def test_session_key_revoked_ends_only_that_session(gateway: Gateway, home
     assert (entry["status"], entry["http_status"], entry["code"]) == ("cut", 101, "authentication_error")
 
 
+@pytest.mark.slow
 async def test_session_key_expired_closes_session(gateway: Gateway, home: Path):
     end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=4)
     _, header = create(home, "short", "--expires", end.isoformat())
@@ -115,6 +116,7 @@ async def test_session_ephemeral_key_own_rpm_and_expiry_apply(gateway: Gateway, 
     assert refusal.value.response.status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [("--scope", "chat"), ("--models", "gpt-4o")])
 async def test_session_key_loses_permission_closes_session(gateway: Gateway, home: Path, change: tuple[str, str]):
     id, header = create(home, "changed")

@@ -212,6 +212,7 @@ def test_speech_key_with_long_texts_delays_no_other_key_and_gets_429(two_voices_
         assert waiting.result(30).status_code == 200
 
 
+@pytest.mark.slow
 def test_speech_disconnect_frees_the_voice(two_voices_at_a_time: Gateway) -> None:
     for _ in range(4):  # more than can be in the queue
         with speaking(two_voices_at_a_time):

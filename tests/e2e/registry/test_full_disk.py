@@ -89,6 +89,7 @@ def test_registry_full_disk_writes_return_507_and_reads_work(machine, disk, tmp_
     assert b"Traceback" not in server.process.communicate(timeout=20)[1]
 
 
+@pytest.mark.slow
 def test_pull_full_disk_fails_until_space_is_freed(machine, disk, tmp_path):
     one = machine()
     one.run("registry", "add", make_bundle(tmp_path / "m.xyb", data=os.urandom(3 * MIB)))

@@ -9,6 +9,8 @@ import shutil
 import threading
 import time
 
+import pytest
+
 from svc.errors import AlreadyExists
 from svc.stores.bundles.base import BundleDraft
 from svc.stores.bundles.folder import FolderStore
@@ -98,6 +100,7 @@ def drop_until(stop, root):
             path.write_bytes(b"x")
 
 
+@pytest.mark.slow
 def test_gc_concurrent_with_publishers_loses_no_bundle(tmp_path):
     """Two collectors run during every step of every publish."""
     root, stop, kept, faults = tmp_path / "root", threading.Event(), {}, []

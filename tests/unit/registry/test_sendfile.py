@@ -76,6 +76,7 @@ def release_earlier_tests():
     gc.collect()
 
 
+@pytest.mark.slow
 def test_transfer_more_readers_than_threads_get_correct_bytes(item):
     async def main():
         pool = SendThreadPool()

@@ -56,8 +56,12 @@ NO_REST_LAG_SECONDS = 1.5
 """Lag in seconds at which the thread no longer pauses."""
 LATE_LAG_SECONDS = 10.0
 """Lag in seconds at which `is_late` becomes true."""
-PRICE_WAIT_SECONDS = 1.0
-"""Seconds after the start to wait for the price list, if a model has no configured or built-in price."""
+PRICE_WAIT_SECONDS = 5.0
+"""Seconds, at most, that entries wait for the price list, if a model has no configured or built-in price.
+
+It arrives about a second after the start or the reload, and later on a busy machine. An entry that is stored before
+it never gets a cost.
+"""
 PRUNE_INTERVAL_SECONDS = 3600.0
 RETENTION_DAY_SECONDS = 86400.0
 REPAIR_INTERVAL_SECONDS = 60.0
@@ -145,7 +149,9 @@ class JournalIngester:
         pause = SCAN_PAUSE_SECONDS
         while not self._stop.wait(pause):
             ingested_before, started_at = self.ingested_count, time.monotonic()
-            if self._prices_ready() or started_at > price_deadline:
+            if are_ready := self._prices_ready():
+                price_deadline = started_at + PRICE_WAIT_SECONDS  # a reload may add models whose prices are not known
+            if are_ready or started_at > price_deadline:
                 self._scan()
             pause = self.next_pause_seconds(self.ingested_count - ingested_before, time.monotonic() - started_at)
         self._scan()

@@ -326,6 +326,36 @@ def test_journal_write_error_logs_the_reason(journal: Journal, caplog: pytest.Lo
     assert journal.take_buffered_lines() == [line("kept")]
 
 
+@pytest.mark.parametrize("known_at_start", [[], [True]])
+def test_ingest_prices_two_seconds_late_after_start_or_reload_entry_has_its_cost(
+    database: SqliteDatabase, tmp_path: Path, known_at_start: list[bool]
+) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    answers = iter([*known_at_start, False, False, False, False, False])  # one for each 0.4 s
+    arrived, stored = threading.Event(), threading.Event()
+
+    def are_prices_known() -> bool:
+        answer = next(answers, None)
+        if answer is None:
+            arrived.set()
+        elif not answer and not stored.is_set():
+            (folder / "1-1.journal").write_bytes(line("early"))
+        return answer is not False
+
+    def fill_cost(entry: LedgerEntry) -> LedgerEntry:
+        stored.set()
+        return msgspec.structs.replace(entry, prompt_tokens=1, cost_usd=0.5 if arrived.is_set() else None)
+
+    ingester = JournalIngester(
+        folder, SqliteDatabase(tmp_path / "svc.db"), fill_missing_cost=fill_cost, prices_ready=are_prices_known
+    )
+    ingester.start()
+    assert stored.wait(20)
+    ingester.close()
+    assert [(entry.request_id, entry.cost_usd) for entry in database.list_entries()] == [("early", 0.5)]
+
+
 def ingest_until_failed(folder: Path, database: Path, scans: int) -> JournalIngester:
     """Start an ingester, and wait until so many scans have begun."""
     begun = threading.Semaphore(0)
