@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.console import PAGES, Console, expect_no_horizontal_scrollbar, find_violations, take_screenshot
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_pages_have_no_accessibility_violations(console: Console, admin_page: Page, theme: str) -> None:
     admin_page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     problems = {}

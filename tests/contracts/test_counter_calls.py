@@ -148,6 +148,7 @@ async def test_counter_calls_commit_of_a_key_that_others_fill_is_written_before_
     await other.close()
 
 
+@pytest.mark.slow
 async def test_counter_calls_after_a_frozen_server_continues_no_lost_reservation_counts(
     redis: RedisClient, counters: RedisCounters, server: RedisServer
 ) -> None:

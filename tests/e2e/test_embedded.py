@@ -99,6 +99,7 @@ WEATHER = {
 WEATHER_QUESTION = "What's the weather like in San Francisco?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_embedded_model_openresponses_tool_calling_returns_function_call(

@@ -158,7 +158,10 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]
             assert "Traceback" not in side.gateway.log
 
 
-@pytest.mark.parametrize("seed", range(10))
+SLOW_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 10)]
+
+
+@pytest.mark.parametrize("seed", [*range(3), *SLOW_SEEDS])
 def test_gateway_random_traffic_same_with_fast_paths_and_without(sides: dict[str, Side], seed: int) -> None:
     with ThreadPoolExecutor() as pool:
         general, fast = pool.map(lambda switch: sides[switch].play(Traffic(seed).steps(STEPS)), ("0", "1"))

@@ -18,6 +18,8 @@ from tests.fakes.gguf import with_chat_template
 from tests.fakes.http_client import Got
 from tests.processes import children
 
+pytestmark = pytest.mark.slow
+
 FIRST = "smollm2-135m"
 HEADER_BYTES = 1 << 20
 LONG = "word " * 300
@@ -122,7 +124,6 @@ def test_local_models_load_on_demand_and_unload_when_idle(several: Gateway) -> N
     assert chat(several, "second").status == 200
 
 
-@pytest.mark.slow
 def test_local_models_chat_template_with_tools_is_used(tmp_path: Path, model_home: Path, model_path: Path) -> None:
     weights = tmp_path / "tools.gguf"
     weights.write_bytes(with_chat_template(model_path.read_bytes(), TEMPLATE_WITH_TOOLS))
@@ -140,7 +141,6 @@ def test_local_models_chat_template_with_tools_is_used(tmp_path: Path, model_hom
         assert gateway.stop() == 0, gateway.log
 
 
-@pytest.mark.slow
 def test_local_models_load_failure_is_reported_and_others_continue(several: Gateway) -> None:
     for _ in range(2):
         got = chat(several, "broken")
@@ -156,7 +156,6 @@ def test_local_models_load_failure_is_reported_and_others_continue(several: Gate
     assert long.status == 400, long.body  # the context window of [[local.models]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [560, 600, 20_000])
 def test_local_embedding_text_that_is_too_long_is_an_invalid_request(several: Gateway, words: int) -> None:
     for _ in range(12):  # more failures would open the breaker
@@ -165,7 +164,6 @@ def test_local_embedding_text_that_is_too_long_is_an_invalid_request(several: Ga
     assert send(several, "/v1/embeddings", model="vectors", input="a cat").status == 200
 
 
-@pytest.mark.slow
 def test_local_models_killed_process_affects_no_other_model(several: Gateway) -> None:
     assert chat(several, "second").status == 200
     stream = several.openai(timeout=60).chat.completions.create(
@@ -183,7 +181,6 @@ def test_local_models_killed_process_affects_no_other_model(several: Gateway) ->
     assert first in children(several.process.pid, "svc.gateway.local_model.process")
 
 
-@pytest.mark.slow
 def test_local_models_added_and_removed_while_running_are_listed(several: Gateway, model_path: Path) -> None:
     folder = install(several.home, "later", model_path)
     until(lambda: "later" in states(several))
@@ -193,7 +190,6 @@ def test_local_models_added_and_removed_while_running_are_listed(several: Gatewa
     assert chat(several, "later").code == "model_not_found"
 
 
-@pytest.mark.slow
 def test_local_models_reload_applies_changed_options(several: Gateway) -> None:
     assert chat(several, "second", LONG).status == 400
     path = several.home / "given.toml"
@@ -203,7 +199,6 @@ def test_local_models_reload_applies_changed_options(several: Gateway) -> None:
     until(lambda: chat(several, "second", LONG).status == 200, pause=0.3)
 
 
-@pytest.mark.slow
 def test_local_models_memory_short_unloads_least_recently_used(
     tmp_path: Path, model_home: Path, model_path: Path
 ) -> None:

@@ -167,6 +167,7 @@ def test_tls_handshake_timeout_or_reset_returns_502(tmp_path: Path, when: str) -
         assert proxy.opened == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["refused", "left"])
 def test_tls_failed_handshake_releases_memory_without_gc(tmp_path: Path, how: str) -> None:
     """The garbage collector is disabled. Each OpenSSL connection takes 70 KB."""

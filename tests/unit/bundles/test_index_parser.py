@@ -69,6 +69,7 @@ def test_split_tolerantly_any_object_agrees_with_parser():
         assert not found.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [b"[", b"{", b'{"', b'{"a', b"]", b'"', b"\\", b",", b'{"a":', b'"a":{"b":1},{'])
 def test_split_index_hostile_megabytes_take_linear_time(unit):
     data = b"{" + unit * ((2 << 20) // len(unit))

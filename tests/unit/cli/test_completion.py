@@ -99,6 +99,7 @@ class Shell:
         return self.screen.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [

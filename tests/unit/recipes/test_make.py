@@ -56,6 +56,7 @@ def test_make_model_second_call_does_nothing_and_needs_no_index(text: Text, tmp_
     assert not make.make_model(recipe, tmp_path / "root", ignore_progress)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["weights.bin", "model_metadata.json"])
 def test_make_model_damaged_folder_is_rebuilt(text: Text, tmp_path: Path, name: str) -> None:
     recipe = parse_recipe(text().encode(), "toy")
@@ -73,6 +74,7 @@ def test_make_model_progress_ends_with_full_size(text: Text, tmp_path: Path, whe
     assert all(0 <= done <= total == size for _, done, total in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected_text"),
     [
@@ -215,6 +217,7 @@ def wait_for_text(path: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_models_add_interrupted_download_cleans_up_and_next_run_succeeds(
     text: Text, slow_pip: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, status: int

@@ -46,6 +46,7 @@ async def decoded_seconds(path: Path, max_seconds: float) -> float:
             return source.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_open_audio_header_above_max_seconds_is_rejected_before_decoding(kind: str, tmp_path: Path):
     path = tmp_path / "audio"

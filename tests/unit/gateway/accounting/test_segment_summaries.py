@@ -227,7 +227,10 @@ class FlakyDatabase(SqliteDatabase):
         return is_new
 
 
-@pytest.mark.parametrize("seed", range(20))
+SLOW_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20)]
+
+
+@pytest.mark.parametrize("seed", [*range(4), *SLOW_SEEDS])
 def test_ingest_random_failures_and_rotations_adds_each_entry_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
