@@ -45,7 +45,7 @@ STEPS: Final = (
     COMPILE_STEP,
     ("tests, but for those of `make test-slow`", (*PYTEST, *PARALLEL, "-m", "not slow")),
 )
-SLOW_MARK: Final = "pytest.mark.slow"
+SLOW_MARK: Final = "mark.slow"
 Steps = Sequence[tuple[str, tuple[str, ...]]]
 
 

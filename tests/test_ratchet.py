@@ -6,9 +6,8 @@ import pytest
 from bench.instructions import PLATFORM
 from bench.ratchet import LIMITS, PER_PLATFORM, measure, measure_compiled, worse
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_cost_figures_stay_within_ten_percent_of_limits() -> None:
     limits = json.loads(LIMITS.read_text())
     found = measure()
@@ -16,6 +15,7 @@ def test_cost_figures_stay_within_ten_percent_of_limits() -> None:
     assert found.keys() == {name for name in limits if not name.startswith(PER_PLATFORM)}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # valgrind is up to fifty times slower
 def test_instruction_counts_compiled_stay_within_ten_percent_of_limits() -> None:
     limits = json.loads(LIMITS.read_text())

@@ -1,4 +1,4 @@
-"""The way of a new administrator through the console: a key, a prompt, its entry in the ledger, its cost."""
+"""An administrator creates a key, sends a prompt, and sees its request and cost."""
 
 from __future__ import annotations
 
@@ -42,4 +42,5 @@ def test_created_key_sends_a_prompt_and_its_request_and_cost_are_shown(
     open_page(page, "Requests")
     expect(page.get_by_role("row").filter(has_text="gpt-4o")).to_contain_text("OK")
     open_page(page, "Usage")
-    expect(page.locator('.figures .card:has(dt:text-is("Requests")) .figure')).to_have_text("1")
+    for label, value in (("Requests", "1"), ("Cost", "$0.000098")):
+        expect(page.locator(f'.figures .card:has(dt:text-is("{label}")) .figure')).to_have_text(value)

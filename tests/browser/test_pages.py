@@ -22,6 +22,7 @@ def test_pages_have_no_accessibility_violations(console: Console, admin_page: Pa
     assert not problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 3840])
 def test_pages_fit_the_width(console: Console, admin_page: Page, width: int) -> None:
     admin_page.set_viewport_size({"width": width, "height": 900})

@@ -18,8 +18,6 @@ from tests.fakes.openai_wire import OpenAIWire
 from tests.fakes.provider import FakeProvider
 from tests.speech import material
 
-pytestmark = pytest.mark.slow
-
 NewMachine = Callable[[], Machine]
 
 
@@ -100,6 +98,7 @@ def test_snippets_settings_pipelines_and_json_are_valid(tmp_path: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_snippets_commands_and_programs_run(new_machine: NewMachine, files: Mapping[str, Path]) -> None:
     shared: Machine | None = None

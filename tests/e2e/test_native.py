@@ -33,7 +33,6 @@ def pure_python(tmp_path: Path) -> Iterator[tuple[Gateway, FakeProvider]]:
             gateway.stop()
 
 
-@pytest.mark.slow
 def test_pure_python_gateway_answers_json_and_stream(pure_python: tuple[Gateway, FakeProvider]) -> None:
     gateway, _ = pure_python
     with gateway.openai() as client:

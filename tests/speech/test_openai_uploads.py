@@ -24,8 +24,6 @@ from tests.speech.accounts import create_key, wait_for_entries
 from tests.speech.gateway import KEY, Gateway
 from tests.speech.gateway import run_gateway as run
 
-pytestmark = pytest.mark.slow
-
 MODEL = "moonshine-tiny-en"
 
 
@@ -50,6 +48,7 @@ async def collect(stream: openai.AsyncStream[TranscriptionStreamEvent], into: li
         into.append(event.type)
 
 
+@pytest.mark.slow
 def test_upload_verbose_json_segments_match_openai_schema(client: openai.OpenAI, clips: dict[str, Path]):
     raw = client.audio.transcriptions.with_raw_response.create(
         model=MODEL,
@@ -125,6 +124,7 @@ def test_upload_logprobs_are_rejected(client: openai.OpenAI, clips: dict[str, Pa
     assert refusal.value.param == "include"
 
 
+@pytest.mark.slow
 def test_upload_stream_sends_deltas_then_full_text(client: openai.OpenAI, clips: dict[str, Path]):
     whole = client.audio.transcriptions.create(model=MODEL, file=clips["two-cities"])
     stream = client.audio.transcriptions.create(model=MODEL, file=clips["two-cities"], stream=True)
@@ -146,6 +146,7 @@ def test_upload_stream_of_silence_gives_empty_transcript(client: openai.OpenAI):
     assert (done.type, done.text) == ("transcript.text.done", "")  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_upload_stream_sends_keep_alives_and_duration(tmp_path: Path, model: Path, clips: dict[str, Path]):
     with run(tmp_path, "[gateway]\nstream_keep_alive = 0.01\n") as gateway:
         response = httpx2.post(
@@ -188,6 +189,7 @@ def test_build_response_unknown_language_is_und():
     assert TranscriptionVerbose.model_validate_json(bytes(body), strict=True).language == "und"
 
 
+@pytest.mark.slow
 async def test_upload_stream_killed_worker_ends_with_error_event(tmp_path: Path, model: Path, clips: dict[str, Path]):
     with run(tmp_path) as own:
         key = create_key(tmp_path, "cut")["Authorization"].removeprefix("Bearer ")
@@ -208,6 +210,7 @@ async def test_upload_stream_killed_worker_ends_with_error_event(tmp_path: Path,
         assert (ok["status"], ok["http_status"], ok["code"]) == ("ok", 200, None)
 
 
+@pytest.mark.slow
 async def test_upload_stream_client_disconnect_frees_its_slot(tmp_path: Path, model: Path, clips: dict[str, Path]):
     with run(tmp_path, "[speech]\nmax_sessions = 1\n") as own:
         header = create_key(tmp_path, "left")

@@ -106,7 +106,7 @@ async def test_session_each_streaming_family_is_transcribed(
         assert "words" not in message
     assert len(final) > 5
     assert set(final) <= set(toy_transducer.NOTES)
-    assert len({partial["text"] for partial in client.partials()}) > 1  # a busy machine sends fewer
+    assert len({partial["text"] for partial in client.partials()} - {""}) > 1  # a busy machine sends few
     check_stable_prefixes(client.received)
 
 
@@ -131,7 +131,7 @@ async def test_session_concurrent_streaming_models_are_transcribed(
             await client.send_message(type="reset")
             await client.send_message(type="flush")
             assert (await client.wait_for("final"))["text"] == ""
-        assert len({partial["text"] for partial in client.partials()}) > 1  # a busy machine sends fewer
+        assert len({partial["text"] for partial in client.partials()} - {""}) > 1  # a busy machine sends few
         check_stable_prefixes(client.received)
 
     await asyncio.gather(count(), count(), count())

@@ -73,6 +73,7 @@ def voice_process(gateway: Gateway) -> int:
     return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("response_format", "content_type", "container"),
     [

@@ -18,8 +18,6 @@ from tests import fork_server
 from tests.speech import material
 from tests.speech.gateway import KEY, Gateway
 
-pytestmark = pytest.mark.slow
-
 
 def svc(gateway: Gateway, *arguments: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
     variables = {**os.environ, "SVC_GATEWAY_URL": gateway.address + "/v1", "SVC_API_KEY": KEY, **environ}
@@ -37,6 +35,7 @@ def test_transcribe_output_to_pipe_is_final_text_only(gateway: Gateway, clips: d
     assert result.stdout.count(b"\n") == 1
 
 
+@pytest.mark.slow
 def test_transcribe_stdin_raw_audio_and_wav_are_accepted(gateway: Gateway, clips: dict[str, Path]):
     raw = svc(gateway, "-", stdin=material.read_pcm(clips["en-hello-world"]))
     stream = svc(gateway, "-", stdin=clips["en-hello-world"].read_bytes())
@@ -55,6 +54,7 @@ def test_transcribe_compressed_stdin_is_rejected(
     assert (result.returncode, result.stdout, result.stderr.decode()) == (2, b"", message)
 
 
+@pytest.mark.slow
 def test_transcribe_truncated_file_is_transcribed_with_warning(
     gateway: Gateway, clips: dict[str, Path], tmp_path: Path
 ):
@@ -74,6 +74,7 @@ def test_transcribe_truncated_file_is_transcribed_with_warning(
     assert material.count_word_errors(material.TEXTS["en-counting"], result.stdout.decode()) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "subtype"), [("mp3", "MPEG_LAYER_III"), ("flac", "PCM_16"), ("ogg", "OPUS")])
 def test_transcribe_compressed_file_is_decoded(
     gateway: Gateway, clips: dict[str, Path], tmp_path: Path, suffix: str, subtype: str
@@ -87,6 +88,7 @@ def test_transcribe_compressed_file_is_decoded(
     assert material.words(result.stdout.decode()) == ["hello", "world"]
 
 
+@pytest.mark.slow
 def test_transcribe_truncated_mp3_is_transcribed_with_warning(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):
     samples, rate = soundfile.read(clips["en-counting"], dtype="float32")
     path = tmp_path / "cut.mp3"
@@ -167,6 +169,7 @@ def test_transcribe_sigint_prints_final_text(gateway: Gateway, clips: dict[str, 
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_transcribe_terminal_shows_growing_text(gateway: Gateway, clips: dict[str, Path], tmp_path: Path):
     path = tmp_path / "speech.wav"
     with wave.open(str(path), "wb") as file:

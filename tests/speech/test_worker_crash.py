@@ -16,8 +16,6 @@ from tests.speech.gateway import Gateway, LiveClient, check_stable_prefixes, ses
 from tests.speech.gateway import run_gateway as run
 from tests.speech.test_openai_uploads import long_wav
 
-pytestmark = pytest.mark.slow
-
 UPLOAD = "/v1/audio/transcriptions"
 
 
@@ -46,6 +44,7 @@ async def wait_for_stable_partial(client: LiveClient) -> None:
         pass
 
 
+@pytest.mark.slow
 async def test_killed_worker_sessions_continue_and_upload_returns_500(
     tmp_path: Path, model: Path, clips: dict[str, Path]
 ):

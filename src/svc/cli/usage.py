@@ -1,8 +1,8 @@
 """Show usage and cost: ledger entries, newest first, totals, or one request with its attempts.
 
 Costs are in USD, and empty where a price is unknown. With totals, a line on standard error says how many requests the
-costs do not include. An entry appears within two seconds of its response.
-With --gateway URL, the command queries a remote gateway. SVC_API_KEY must be a key with the scope admin.
+costs do not include. An entry appears within two seconds of its response, or seven after a start. With --gateway URL,
+the command queries a remote gateway. SVC_API_KEY must be a key with the scope admin.
 
 Examples:
   svc usage
@@ -86,7 +86,7 @@ def _show_request(args: argparse.Namespace, parameters: dict[str, str]) -> int:
     if not rows:
         raise CommandFailed(
             f"There is no ledger entry of the request {printable_label(args.request)!r}. "
-            "A new entry appears within 2 s. A request that reached no provider has none. "
+            "A new entry appears within 2 s, or 7 s after a start. A request that reached no provider has none. "
             "See: svc usage, and for a rejected request: svc why"
         )
     if "cost_terms" not in rows[0]:  # it comes from this machine's database

@@ -11,6 +11,7 @@ from tests.e2e.accounts.test_ephemeral_keys import entry
 from tests.e2e.accounts.test_keys import until
 from tests.e2e.conftest import StartGateway
 from tests.e2e.harness import CLAUDE, GPT, HI, Gateway, run
+from tests.e2e.test_reload import reload, write
 from tests.fakes import anthropic_wire, openai_wire
 from tests.fakes.provider import FakeProvider
 from tests.fakes.script import answer, sse
@@ -116,3 +117,14 @@ def test_cost_formula_uses_prices_of_configured_listed_and_builtin_models(
         assert f"{row['cost_usd']:.9f}" == f"{eval(formula.replace('x', '*')):.9f}"
         local = json.loads(run("usage", "--request", row["request_id"], "--json", home=gateway.home).stdout)
         assert local["cost_formula"] == formula
+
+
+def test_cost_of_a_model_that_a_reload_adds_is_known(start_gateway: StartGateway, provider_a: FakeProvider) -> None:
+    gateway = start_gateway(config="", env={"FAKE_KEY": provider_a.key})
+    write(gateway, CONFIG.format(address=provider_a.address))
+    reload(gateway)
+    model = "gemini-2.5-flash-image"
+    provider_a.plays(answer(200, {**openai_wire.chat(), "usage": IMAGE_USAGE}))
+    got = gateway.request("POST", "/v1/chat/completions", {"model": model, "messages": HI})
+    assert got.status == 200, got.body
+    assert priced_entry(gateway, got.headers["x-request-id"])["cost_formula"] == FORMULAS[model]

@@ -13,11 +13,10 @@ import pytest
 from svc.pipeline.definition import parse_pipeline
 from tests.e2e.pipeline.conftest import Machine
 
-pytestmark = pytest.mark.slow
-
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
+@pytest.mark.slow
 def test_docs_sdk_python_examples_run(machine: Machine, clips: dict[str, Path], tmp_path: Path) -> None:
     text = (REFERENCE / "sdk.md").read_text()
     blocks = re.findall(r"(?<!-->\n)```python\n(.*?)```", text, flags=re.S)  # an excerpt has a comment before it

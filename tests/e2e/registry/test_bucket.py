@@ -22,8 +22,6 @@ from tests.fakes.tcp_proxy import TcpProxy
 
 from .conftest import make_bundle
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def bucket():
@@ -31,6 +29,7 @@ def bucket():
         yield environ
 
 
+@pytest.mark.slow
 def test_bucket_two_servers_share_bundles(bucket, machine, tmp_path):
     one, two = (machine(name, SVC_REGISTRY_KEYS="k1", **bucket) for name in ("one", "two"))
     redirecting, proxying = one.serve(), two.serve("--proxy")
@@ -106,6 +105,7 @@ def test_bucket_registry_commands_work(bucket, machine, tmp_path, monkeypatch):
     assert one.run("registry", "verify").stdout.startswith("ok")
 
 
+@pytest.mark.slow
 def test_bucket_mirror_and_pull_through_work(bucket, machine, tmp_path):
     above = machine("above")
     above.run("registry", "add", make_bundle(tmp_path / "m.xyb"))

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.harness import Gateway
 
 from .conftest import Server
@@ -12,7 +10,6 @@ from .conftest import Server
 MODEL = "smollm2-135m"
 
 
-@pytest.mark.slow
 def test_embedded_model_pulled_from_registry_runs(model_home: Path, machine, tmp_path):
     first, second = machine("first"), tmp_path / "second"
     server = Server(first.start("registry", "serve", "--port", "0", "--root", model_home / "registry"))

@@ -59,7 +59,7 @@ def test_price_table_replace_keeps_fetched_prices() -> None:
     listed, given = make_backend("one", "listed"), make_backend("one", "given", input_price=1.0, output_price=2.0)
     prices = PriceTable([listed, given])
     assert not prices.is_complete
-    prices.add_fetched_prices({("one", "listed"): Price(3.0, 4.0)})
+    prices.add_fetched_prices(prices.price_lookups, {("one", "listed"): Price(3.0, 4.0)})
     prices.replace_backends([make_backend("one", "listed"), make_backend("one", "given", input_price=5.0)])
     assert prices.is_complete
     assert prices.get("one", "listed") == Price(3.0, 4.0)

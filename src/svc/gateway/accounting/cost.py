@@ -169,11 +169,17 @@ class PriceTable:
                 price_key = backend.provider_name, backend.model_id
                 self._configured[price_key] = self._prices[price_key] = price
 
-    def add_fetched_prices(self, fetched: Mapping[tuple[str, str], Price]) -> None:
-        """Add the prices of the price list. The other models have no price."""
+    def add_fetched_prices(
+        self, lookups: list[tuple[str, str, str, str]], fetched: Mapping[tuple[str, str], Price]
+    ) -> None:
+        """Add the prices that the price list has for `lookups`. The other models in `lookups` have no price.
+
+        The table stays incomplete if a reload has changed `price_lookups` since.
+        """
         self._prices |= {**fetched, **self._configured}
         self._by_backend.clear()
-        self.is_complete = True
+        if lookups is self.price_lookups:
+            self.is_complete = True
 
     def get_for_backend(self, backend: Backend) -> Price | None:
         """Return the price of a backend, or None if it is unknown. Cached by backend."""

@@ -37,7 +37,8 @@ SCAN_PAUSE_SECONDS = 0.4
 LONG_SCAN_PAUSE_SECONDS = 0.7
 """Seconds after a quick scan that found entries. A scan costs a millisecond even for few entries.
 
-An entry misses one scan at most, so it waits for up to two pauses and three scans: less than 2 s.
+An entry misses one scan at most, so it waits for up to two pauses and three scans: less than 2 s. PRICE_WAIT_SECONDS
+may come before.
 """
 QUICK_SCAN_SECONDS = 0.1
 """Duration of a scan, in seconds, with a nearby database. After a slower scan, the pause is SCAN_PAUSE_SECONDS."""
@@ -115,7 +116,7 @@ class JournalIngester:
         self._repair_at = 0.0
         self._repair: Iterator[int] | None = None
         self._caught_up_at = self._last_scan_ended_at = time.monotonic()
-        """The start and the end of the last complete scan (`time.monotonic`)."""
+        """The start and the end of the last complete scan (`time.monotonic`). A wait for prices moves the end."""
         self._deadline = math.inf
         """When orphaned journals are left to a later scan (`time.monotonic`)."""
         self._stop = threading.Event()
@@ -149,10 +150,13 @@ class JournalIngester:
         pause = SCAN_PAUSE_SECONDS
         while not self._stop.wait(pause):
             ingested_before, started_at = self.ingested_count, time.monotonic()
-            if are_ready := self._prices_ready():
-                price_deadline = started_at + PRICE_WAIT_SECONDS  # a reload may add models whose prices are not known
+            are_ready = self._prices_ready()
             if are_ready or started_at > price_deadline:
                 self._scan()
+            else:
+                self._last_scan_ended_at = time.monotonic()
+            if are_ready:  # a reload may add models whose prices are not known
+                price_deadline = time.monotonic() + PRICE_WAIT_SECONDS
             pause = self.next_pause_seconds(self.ingested_count - ingested_before, time.monotonic() - started_at)
         self._scan()
         self._database.close()

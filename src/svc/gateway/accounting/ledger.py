@@ -1,11 +1,14 @@
 """The ledger of a gateway: combines the journal, its ingestion into the database, and prices.
 
-Each entry is in the journal before the last byte of the response is sent. It is in the database at most 2 s later.
+Each entry is in the journal before the last byte of the response is sent. It is in the database at most 2 s later,
+or 7 s while the price of a model is looked up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,8 +67,8 @@ class Ledger(RequestObserver):
         self._is_stopping = False
         self._waiting_records: list[RequestRecord] = []
         """The encoded records since the last `on_batch_end`."""
-        self._price_fetch_pending = False
-        """Whether a price lookup is due."""
+        self._price_fetch_at = math.inf
+        """When a price lookup is due (`time.monotonic`)."""
         self._timestamp_second = 0
         self._timestamp_prefix = ""
         """The formatted `_timestamp_second`."""
@@ -93,7 +96,7 @@ class Ledger(RequestObserver):
         self.journal.max_waiting_bytes = int(settings.journal_max * BYTES_PER_MIB)
         self.ingester.set_retention_days(settings.retain_days)
         self.prices.replace_backends(backends)
-        self._price_fetch_pending = not self.prices.is_complete
+        self._price_fetch_at = math.inf if self.prices.is_complete else time.monotonic()
 
     def stop_accepting(self) -> None:
         """Reject requests from now on: their entries could come after the end of the journal."""
@@ -141,13 +144,15 @@ class Ledger(RequestObserver):
         return None if price is None else compute_token_cost(price, usage)
 
     async def _run(self) -> None:
-        self._price_fetch_pending = bool(self.prices.price_lookups)
-        due = time.monotonic() + (PRICE_FETCH_DELAY_SECONDS if self.prices.is_complete else 0.0)
+        if self.prices.price_lookups:
+            delay = PRICE_FETCH_DELAY_SECONDS if self.prices.is_complete else 0.0
+            self._price_fetch_at = time.monotonic() + delay
         while True:
-            if self._price_fetch_pending and time.monotonic() >= due:
-                self._price_fetch_pending = False
+            if time.monotonic() >= self._price_fetch_at:
+                self._price_fetch_at = math.inf
+                lookups = self.prices.price_lookups
                 await price_list.fetch_prices(
-                    self.prices.price_lookups, self._home / "cache", self.prices.add_fetched_prices
+                    lookups, self._home / "cache", functools.partial(self.prices.add_fetched_prices, lookups)
                 )
             await asyncio.sleep(JOURNAL_RECOVERY_SECONDS)
             if self.journal.is_full:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from svc.gateway.accounting import ingest
 from svc.gateway.accounting.ingest import JournalIngester, ingest_orphans
 from svc.gateway.accounting.journal import JOURNAL_ROTATE_BYTES, SEGMENT_BYTES, Journal
 from svc.stores.database.base import LedgerEntry
@@ -326,22 +327,23 @@ def test_journal_write_error_logs_the_reason(journal: Journal, caplog: pytest.Lo
     assert journal.take_buffered_lines() == [line("kept")]
 
 
-@pytest.mark.parametrize("known_at_start", [[], [True]])
-def test_ingest_prices_two_seconds_late_after_start_or_reload_entry_has_its_cost(
-    database: SqliteDatabase, tmp_path: Path, known_at_start: list[bool]
+@pytest.mark.parametrize("known_at_start", [[], [True] * 3])
+def test_ingest_prices_late_after_start_or_reload_entry_has_its_cost(
+    database: SqliteDatabase, tmp_path: Path, known_at_start: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ingest, "PRICE_WAIT_SECONDS", ingest.SCAN_PAUSE_SECONDS * 3.5)
     folder = tmp_path / "journal"
     folder.mkdir()
-    answers = iter([*known_at_start, False, False, False, False, False])  # one for each 0.4 s
+    known = iter([*known_at_start, False, False, False])  # one for each pause
     arrived, stored = threading.Event(), threading.Event()
 
     def are_prices_known() -> bool:
-        answer = next(answers, None)
-        if answer is None:
+        is_known = next(known, None)
+        if is_known is None:
             arrived.set()
-        elif not answer and not stored.is_set():
+        elif not is_known and not stored.is_set():
             (folder / "1-1.journal").write_bytes(line("early"))
-        return answer is not False
+        return is_known is not False
 
     def fill_cost(entry: LedgerEntry) -> LedgerEntry:
         stored.set()

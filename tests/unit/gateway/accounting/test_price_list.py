@@ -53,10 +53,22 @@ def test_price_table_configured_price_overrides_fetched_price(tmp_path: Path) ->
     prices = PriceTable(load_backends(tmp_path, CUSTOM))
     assert not prices.is_complete
     prices.add_fetched_prices(
-        {("mine", "n"): Price(7, 7), ("mine", "m"): Price(3, 3), ("openai", "gpt-4o"): Price(4, 4)}
+        prices.price_lookups,
+        {("mine", "n"): Price(7, 7), ("mine", "m"): Price(3, 3), ("openai", "gpt-4o"): Price(4, 4)},
     )
     assert prices.is_complete
     assert [prices.get("mine", "n"), prices.get("mine", "m")] == [Price(1, 2), Price(3, 3)]
+    assert prices.get("openai", "gpt-4o") == Price(4, 4)
+
+
+def test_price_table_reload_during_a_lookup_needs_another_lookup(tmp_path: Path) -> None:
+    prices = PriceTable(load_backends(tmp_path))
+    lookups = prices.price_lookups
+    prices.replace_backends(load_backends(tmp_path, CUSTOM))
+    prices.add_fetched_prices(lookups, {("openai", "gpt-4o"): Price(4, 4)})
+    assert not prices.is_complete
+    prices.add_fetched_prices(prices.price_lookups, {})
+    assert prices.is_complete
     assert prices.get("openai", "gpt-4o") == Price(4, 4)
 
 
@@ -80,7 +92,7 @@ def test_price_table_backend_has_price_of_its_provider_and_model(tmp_path: Path)
     (unpriced,) = [backend for backend in found if backend.model_id == "m"]
     assert prices.get_for_backend(priced) == prices.get_for_backend(priced) == Price(1, 2)
     assert prices.get_for_backend(unpriced) is None
-    prices.add_fetched_prices({("mine", "m"): Price(3, 3)})
+    prices.add_fetched_prices(prices.price_lookups, {("mine", "m"): Price(3, 3)})
     assert prices.get_for_backend(unpriced) == Price(3, 3)
 
 
