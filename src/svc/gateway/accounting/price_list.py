@@ -21,6 +21,7 @@ log = logging.getLogger("svc.ledger")
 PRICE_LOOKUP_TIMEOUT_SECONDS = 30.0
 """The timeout of the lookup process, in seconds."""
 PRICE_LIST_MAX_AGE_SECONDS = 86400.0
+NO_PRICE_LIST = "the price list is not available: costs are unknown for models without a configured price"
 
 PriceLookup = tuple[str, str, str, str]
 FoundPrices = dict[tuple[str, str], Price]
@@ -57,21 +58,25 @@ def _decode_prices(text: bytes) -> FoundPrices:
 
 
 async def _run_lookup(lookups: list[PriceLookup]) -> bytes | None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "svc.gateway.accounting.price_lookup",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=build_subprocess_env(),
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "svc.gateway.accounting.price_lookup",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=build_subprocess_env(),
+        )
+    except OSError as error:  # such as EMFILE
+        log.warning("%s: %s", NO_PRICE_LIST, error)
+        return None
     try:
         async with asyncio.timeout(PRICE_LOOKUP_TIMEOUT_SECONDS):
             text, _ = await process.communicate(msgspec.json.encode(lookups))
             _rows_decoder.decode(text)
     except (TimeoutError, msgspec.MsgspecError):
-        log.warning("the price list is not available: costs are unknown for models without a configured price")
+        log.warning(NO_PRICE_LIST)
         return None
     finally:
         if process.returncode is None:

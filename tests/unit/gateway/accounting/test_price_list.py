@@ -8,6 +8,7 @@ from pathlib import Path
 
 import genai_prices
 import msgspec
+import pytest
 
 from svc import settings
 from svc.gateway.accounting import price_list
@@ -83,6 +84,17 @@ def test_fetch_prices_stale_list_is_used_until_refreshed(tmp_path: Path) -> None
     asyncio.run(price_list.fetch_prices(lookups, tmp_path, results.append))
     assert len(results) == 4
     assert results[0] == results[1] == results[2] == results[3]
+
+
+def test_fetch_prices_process_that_does_not_start_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    results: list[price_list.FoundPrices] = []
+    asyncio.run(price_list.fetch_prices([("mine", "m", "m", "http://127.0.0.1")], tmp_path, results.append))
+    assert results == [{}]
+    assert "the price list is not available" in caplog.text
+    assert "No such file" in caplog.text
 
 
 def test_price_table_backend_has_price_of_its_provider_and_model(tmp_path: Path) -> None:
