@@ -121,7 +121,7 @@ async def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="svc-bench-"))
     ledger = Ledger(home, found.ledger, open_database(f"sqlite:///{home / 'svc.db'}"), offers)
     ledger.journal.start_new_file()  # the ingester is left out, because it has its own thread
-    ledger.prices.add_fetched_prices({("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
+    ledger.prices.add_fetched_prices(ledger.prices.price_lookups, {("openai", "gpt-4o-mini"): Price(0.15, 0.6)})
     database_thread = DatabaseThread(open_database(f"sqlite:///{home / 'svc.db'}"))
     counters = InProcessCounters()
     limiter = RateLimiter(found.limits, counters, ledger.prices, database_thread)
