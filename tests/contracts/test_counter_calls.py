@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 
 from svc.stores.counters.base import LimitExceeded
-from svc.stores.counters.counter_calls import MAX_CALLS
+from svc.stores.counters.counter_calls import MAX_CALLS, CounterCallBatcher
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import OutcomeUnknown, RedisClient, RedisReplyError
+from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient, RedisReplyError
 from svc.stores.redis.cluster import SLOTS
 from svc.stores.redis.factory import open_redis
 from tests.fakes.ports import closed_cluster_port
@@ -98,6 +98,23 @@ async def test_counter_calls_with_a_damaged_key_fail_for_this_key_only(
         if number not in damaged:
             usage = await counters.get_usage(limits)
             assert (usage.requests, usage.tokens, usage.running) == (1, 10, 1)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "return 'no MessagePack'",
+        "return cmsgpack.pack({})",
+        "return cmsgpack.pack({{1}, {1}})",
+        "return cmsgpack.pack({1})",
+        "return cmsgpack.pack({{1.5}})",
+        "return {{1}}",
+        "return false",
+    ],
+)
+async def test_counter_calls_with_an_unexpected_reply_fail(redis: RedisClient, source: str) -> None:
+    with pytest.raises(StoreUnavailable):
+        await CounterCallBatcher(redis, LuaScript(source)).execute("svc:key:k", "reserve")
 
 
 async def test_counter_calls_after_script_flush_are_executed_once(redis: RedisClient, counters: RedisCounters) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,6 +30,10 @@ MAX_CALLS: Final = 16
 """Maximum number of calls in a command. Redis executes nothing else meanwhile, and more calls save little."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of all calls as one, which takes a third of the time of many."""
+_decode: Final = msgspec.msgpack.Decoder(list[list[int | str]]).decode
+
+CallResult = list[Any]
+"""The integers and texts that the script returns for a call."""
 
 
 class CounterCall:
@@ -41,7 +45,7 @@ class CounterCall:
         self.key = key
         self.arguments = arguments
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         """Handle the result or the failure. Called once."""
 
     def on_slow(self) -> None:
@@ -115,7 +119,7 @@ class _AwaitedCall(CounterCall):
         super().__init__(key, arguments)
         self.future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         complete_future(self.future, reply)
 
 
@@ -130,10 +134,11 @@ class _CounterCommand:
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         calls = self._calls
-        if isinstance(reply, list) and 0 < len(reply) <= len(calls):
-            for call, result in zip(calls, reply, strict=False):
+        results = _decode_results(reply) if isinstance(reply, bytes) else []
+        if 0 < len(results) <= len(calls):
+            for call, result in zip(calls, results, strict=False):
                 _report(call, result)
-            self._batcher.send_singly(calls[len(reply) :])
+            self._batcher.send_singly(calls[len(results) :])
         elif not isinstance(reply, RedisReplyError) or reply.kind in SERVER_ERROR_KINDS:
             error = reply if isinstance(reply, StoreUnavailable) else StoreUnavailable("Redis sent another reply.")
             for call in calls:
@@ -153,7 +158,16 @@ class _CounterCommand:
                 log.exception("error while deciding without Redis")
 
 
-def _report(call: CounterCall, reply: RedisReply | StoreUnavailable) -> None:
+def _decode_results(reply: bytes) -> list[CallResult]:
+    """Return the results of a command, or none if the script has not made this reply."""
+    try:
+        results: list[CallResult] = _decode(reply)
+    except msgspec.DecodeError:
+        return []
+    return results
+
+
+def _report(call: CounterCall, reply: CallResult | StoreUnavailable) -> None:
     try:
         call.on_reply(reply)
     except Exception:  # boundary: the other calls of the command need their replies

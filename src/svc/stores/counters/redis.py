@@ -27,12 +27,12 @@ from typing import Any, Final
 import msgspec
 
 from svc.stores.counters.base import LimitExceeded, LimitUsage
-from svc.stores.counters.counter_calls import CounterCall, CounterCallBatcher
+from svc.stores.counters.counter_calls import CallResult, CounterCall, CounterCallBatcher
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, PERIOD_CODES, KeyLimits
 from svc.stores.counters.redis_reports import MAX_SPENT_SEEDS, PROCESS_TTL_SECONDS, CounterReports
 from svc.stores.counters.redis_types import CachedRejection, RedisReservation, SpentRequired, redis_key
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient, RedisReply
+from svc.stores.redis.base import LuaScript, OnSlow, OutcomeUnknown, RedisClient
 
 HEARTBEAT_SECONDS: Final = 5.0
 """The interval at which keys with requests in flight are kept alive: a third of their time in `counters.lua`."""
@@ -139,10 +139,10 @@ class RedisCounters:
         self._reports.raise_spent(limits, spent_nano_usd, random.getrandbits(SEED_BITS))
 
     def handle_reply(
-        self, reply: RedisReply, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
+        self, reply: CallResult, limits: KeyLimits, tokens: int, nano_usd: int, process_id: str
     ) -> RedisReservation | LimitExceeded | SpentRequired | StoreUnavailable:
         """Return the outcome of a reservation, and record what it says about the key."""
-        if not isinstance(reply, list) or len(reply) not in REPLY_LENGTHS:
+        if len(reply) not in REPLY_LENGTHS:
             return StoreUnavailable("Redis sent an unexpected reply.")
         if reply[0] == 1:
             return self._handle_admission(reply, limits, tokens, nano_usd, process_id)
@@ -184,7 +184,7 @@ class RedisCounters:
         _, limit, retry, requests_left, tokens_left, requests_reset, tokens_reset, *used = reply
         wait = math.inf if retry < 0 else retry / 1000
         resets = requests_reset / 1000, tokens_reset / 1000
-        rejection = LimitExceeded(limit.decode(), wait, requests_left, tokens_left, *resets, LimitUsage(*used))
+        rejection = LimitExceeded(limit, wait, requests_left, tokens_left, *resets, LimitUsage(*used))
         if rejection.limit == "rpm":
             self._cache_rejection(limits, rejection)
         elif rejection.limit == "concurrency" and limits.key_id in self._open_counts:
@@ -312,7 +312,7 @@ class _PendingReservation(CounterCall):
         self._on_decision = on_decision
         self._on_slow = on_slow
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable):
             if isinstance(reply, OutcomeUnknown):
                 self._counters.add_unknown_reservation(self._limits.key_id, self._process_id)

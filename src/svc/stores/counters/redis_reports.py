@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from svc.stores.counters.counter_calls import CounterCall, CounterCallBatcher
+from svc.stores.counters.counter_calls import CallResult, CounterCall, CounterCallBatcher
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, PERIOD_CODES, KeyLimits
 from svc.stores.counters.redis_types import RedisReservation, Spending, redis_key
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import OutcomeUnknown, RedisReply
+from svc.stores.redis.base import OutcomeUnknown
 
 PROCESS_TTL_SECONDS: Final = 15.0
 """The time after which the requests of an inactive process no longer count, as in `counters.lua`."""
@@ -192,7 +192,7 @@ class _Commit(_Report):
         self._nano_usd = nano_usd
         self._number = number
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         if not isinstance(reply, StoreUnavailable):
             return
         reports, reservation, is_uncertain = self._reports, self._reservation, isinstance(reply, OutcomeUnknown)
@@ -217,7 +217,7 @@ class _SpendingReport(_Report):
         self._spending = spending
         self._is_repeat = is_repeat
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable):
             is_uncertain = self._is_repeat or isinstance(reply, OutcomeUnknown)
             self._reports.defer_spend(self._spending, is_uncertain=is_uncertain)
@@ -228,8 +228,8 @@ class _RaiseSpent(_Report):
 
     __slots__ = ()
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
-        if isinstance(reply, list) and len(reply) == 2 and isinstance(reply[1], int):
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
+        if not isinstance(reply, StoreUnavailable) and len(reply) == 2:
             self._reports.remember_seed(self._key_id, reply[1])
 
 
@@ -244,7 +244,7 @@ class _TokenReport(_Report):
         self._place = place
         self._tokens = tokens
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable) and not isinstance(reply, OutcomeUnknown):
             self._reports.defer_tokens(self._place, self._tokens)
 
@@ -258,6 +258,6 @@ class _ProcessRelease(_Report):
         super().__init__(reports, key_id, ("leave", process_id))
         self._process_id = process_id
 
-    def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
+    def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         if isinstance(reply, StoreUnavailable):
             self._reports.defer_release(self._key_id, self._process_id)
