@@ -291,7 +291,7 @@ def check_cell(matrix: Matrix, cell: Cell) -> None:
     gateway, all_seen, _ = matrix
     fault, seen = cell.fault, all_seen[cell]
     expected = fault.sees(cell.stream, cell.chained)
-    assert seen.outcome == expected
+    assert seen.outcome == expected, ledger(gateway, seen.request_id)
     assert seen.attempts == fault.attempts(cell.stream, cell.chained)
     assert seen.seconds < fault.seconds + SLACK
     if expected == WHOLE:

@@ -11,32 +11,25 @@ bench/estimates.py measures the error. docs/explanation/limits.md has the table.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from typing import Final
 
 from svc.dialects.base import RequestBody
 from svc.dialects.json_scan import find_closing_quote
-from svc.dialects.json_skeleton import (
-    BACKSLASH_CODE,
-    MIN_SKELETON_BODY_BYTES,
-    strip_long_strings,
-)
+from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES, strip_long_strings
 from svc.dialects.routing_info import RoutingInfo
+from svc.dialects.text_weight import (
+    ASCII_CHARS_PER_TOKEN,
+    UNICODE_ESCAPE_DIGITS,
+    WEIGHT_OF_TOKEN,
+    WEIGHTS,
+    take_samples,
+    weigh_text,
+)
 from svc.wire.usage import TokenUsage
 
 TYPICAL_EVENT_BYTES: Final = 150
 """Of an event with one token, for streams that arrive in pieces smaller than an event."""
-ASCII_CHARS_PER_TOKEN: Final = 4.0
-DIGITS_PER_TOKEN: Final = 2.0
-TWO_BYTE_LETTERS_PER_TOKEN: Final = 2.8
-"""Cyrillic, Greek, Arabic and accented Latin letters."""
-THREE_BYTE_LETTERS_PER_TOKEN: Final = 1.1
-"""Chinese, Japanese and Korean letters."""
-INDIC_LETTERS_PER_TOKEN: Final = 1.6
-"""Hindi, Bengali, Tamil and Thai. New vocabularies have 2.1 to 2.8, and old ones 0.5 to 1. This is the middle."""
-TOKENS_PER_EMOJI: Final = 2.0
-"""Tokens of an emoji."""
 MIN_BYTES_PER_TOKEN: Final = 2.0
 """Upper bound of the estimate: no text has more tokens than its bytes divided by this number."""
 ASSUMED_OUTPUT_TOKENS: Final = 1024
@@ -62,26 +55,6 @@ ITEM_SAMPLE_BYTES: Final = 512
 ITEM_SAMPLE_COUNT: Final = 4
 """The same for items of the Responses API, of which a sample has to have whole fields."""
 
-_WEIGHT_UNIT: Final = 1 / 56
-"""Tokens of a weight of 1. Then all weights are integers with an error below 1 %."""
-
-
-def _weigh_bytes() -> bytes:
-    """Return the tokens of each byte in _WEIGHT_UNIT. A letter outside ASCII counts at the first byte of its UTF-8."""
-    weights = [0.0] * 256
-    weights[:0x80] = [1 / ASCII_CHARS_PER_TOKEN] * 0x80
-    weights[0x30:0x3A] = [1 / DIGITS_PER_TOKEN] * 10
-    weights[0xC2:0xE0] = [1 / TWO_BYTE_LETTERS_PER_TOKEN] * (0xE0 - 0xC2)
-    weights[0xE0] = 1 / INDIC_LETTERS_PER_TOKEN  # U+0800 to U+0FFF
-    weights[0xE1:0xF0] = [1 / THREE_BYTE_LETTERS_PER_TOKEN] * (0xF0 - 0xE1)
-    weights[0xF0:0xF5] = [TOKENS_PER_EMOJI] * (0xF5 - 0xF0)
-    return bytes([round(weight / _WEIGHT_UNIT) for weight in weights])
-
-
-_WEIGHTS: Final = _weigh_bytes()
-_QUOTE_CODE: Final = 0x22
-_UNICODE_ESCAPE_CODE: Final = 0x75
-_UNICODE_ESCAPE_DIGITS: Final = 4
 _IMAGE_PART: Final = re.compile(rb'"image_url"\s*:|"type"\s*:\s*"image"')
 _SPECIAL_TYPE: Final = re.compile(
     rb'"type"\s*:\s*"(?!(?:text|function|object|string|number|integer|boolean|array|null|json_schema|json_object|tool|any'
@@ -140,8 +113,7 @@ def estimate_body_tokens(body: RequestBody) -> int:
             skeleton = body.skeleton or strip_long_strings(raw)
         if _may_have_media_or_items(body, skeleton):
             return _estimate_with_media_or_items(raw, skeleton)
-    sample, has_unicode_escapes = _take_samples(raw, SAMPLE_COUNT, SAMPLE_BYTES)
-    return max(1, int(_estimate_text_tokens(sample, has_unicode_escapes) * len(raw) / max(1, len(sample))))
+    return max(1, weigh_text(raw, WEIGHTS, SAMPLE_COUNT, SAMPLE_BYTES) // WEIGHT_OF_TOKEN)
 
 
 def _may_have_media_or_items(body: RequestBody, skeleton: bytes) -> bool:
@@ -153,12 +125,12 @@ def _may_have_media_or_items(body: RequestBody, skeleton: bytes) -> bool:
 def _estimate_with_media_or_items(raw: bytes, skeleton: bytes) -> int:
     tokens, raw = _separate_media(raw, skeleton)
     if _contains_any(raw, _ITEM_MARKS):
-        sample, has_unicode_escapes = _take_samples(raw, ITEM_SAMPLE_COUNT, ITEM_SAMPLE_BYTES)
-        sample_tokens = _estimate_text_tokens(_ITEM_FIELDS.sub(b"", sample), has_unicode_escapes)
+        sample = take_samples(raw, ITEM_SAMPLE_COUNT, ITEM_SAMPLE_BYTES)
+        text = _ITEM_FIELDS.sub(b"", sample)
+        weight = weigh_text(text, WEIGHTS, ITEM_SAMPLE_COUNT, ITEM_SAMPLE_BYTES) * len(raw) // max(1, len(sample))
     else:
-        sample, has_unicode_escapes = _take_samples(raw, SAMPLE_COUNT, SAMPLE_BYTES)
-        sample_tokens = _estimate_text_tokens(sample, has_unicode_escapes)
-    return max(1, int(tokens + sample_tokens * len(raw) / max(1, len(sample))))
+        weight = weigh_text(raw, WEIGHTS, SAMPLE_COUNT, SAMPLE_BYTES)
+    return max(1, int(tokens + weight / WEIGHT_OF_TOKEN))
 
 
 def _separate_media(raw: bytes, skeleton: bytes) -> tuple[float, bytes]:
@@ -210,45 +182,7 @@ def _count_unescaped(raw: bytes, start: int, end: int) -> int:
     if raw.find(b"\\", start, end) < 0:
         return length
     unicode_escapes = raw.count(b"\\u", start, end)
-    return length - raw.count(b"\\", start, end) - unicode_escapes * _UNICODE_ESCAPE_DIGITS
-
-
-def _take_samples(raw: bytes, count: int, size: int) -> tuple[bytes, bool]:
-    """Return `count` parts of about `size` bytes, each from the middle of a part of the body, or all of a short one.
-
-    The second value tells whether they have Unicode escapes.
-    """
-    length = len(raw)
-    if length <= count * size:
-        return raw, _has_unicode_escapes(raw)
-    step = length // count
-    first = offset = (step - size) // 2
-    samples = []
-    while offset < length - size:
-        samples.append(raw[offset : offset + size])
-        offset += step
-    joined = b"".join(samples)
-    if not _has_unicode_escapes(joined):
-        return joined, False
-    samples, offset = [], first
-    while offset < length - size:
-        samples.append(raw[_escape_start(raw, offset) : _escape_start(raw, offset + size)])
-        offset += step
-    return b"".join(samples), True
-
-
-def _has_unicode_escapes(raw: bytes) -> bool:
-    return raw.find(b"\\") >= 0 and raw.find(b"\\u") >= 0  # libc finds single bytes, which is much faster
-
-
-def _escape_start(raw: bytes, index: int) -> int:
-    """Return the start of the Unicode escape that contains `index`, or `index`. The rest of one looks like digits."""
-    start, lowest = index - 1, max(0, index - _UNICODE_ESCAPE_DIGITS - 1)
-    while start >= lowest:
-        if raw[start] == BACKSLASH_CODE and raw[start + 1] == _UNICODE_ESCAPE_CODE:
-            return start
-        start -= 1
-    return index
+    return length - raw.count(b"\\", start, end) - unicode_escapes * UNICODE_ESCAPE_DIGITS
 
 
 def _contains_any(raw: bytes, marks: tuple[bytes, ...]) -> bool:
@@ -261,42 +195,6 @@ def estimate_input_tokens(body: RequestBody, routing_info: RoutingInfo) -> int:
     For speech, these are the characters of the text.
     """
     return routing_info.spoken_characters or estimate_body_tokens(body) + body.earlier_tokens
-
-
-def _estimate_text_tokens(raw: bytes, has_unicode_escapes: bool) -> float:
-    """Estimate the tokens of at most 2 KiB of valid UTF-8, which may begin and end within a letter."""
-    # The lower half of Adler-32 is the sum of the bytes plus 1, modulo 65521 (RFC 1950). The weights of 2 KiB of UTF-8
-    # have at most the sum 57,344: digits have 28, and so has each byte of an emoji on average.
-    weight = (zlib.adler32(raw.translate(_WEIGHTS)) & 0xFFFF) - 1
-    tokens = weight * _WEIGHT_UNIT
-    if has_unicode_escapes:
-        return tokens + _estimate_escapes(raw)
-    if raw.find(b"\\") < 0:
-        return tokens
-    # A quote after an escaped backslash ends a string, and counts as an escaped one: half a token too much.
-    return tokens + raw.count(b'\\"') * 0.5
-
-
-def _estimate_escapes(raw: bytes) -> float:
-    """Return the tokens of JSON escapes, less what their ASCII counts for."""
-    tokens, weight = 0.0, 0
-    follows_backslash = False
-    for segment in raw.split(b"\\"):
-        if follows_backslash and len(segment) > 0:
-            if segment[0] == _QUOTE_CODE:
-                tokens += 0.5
-            elif segment[0] == _UNICODE_ESCAPE_CODE and len(segment) > _UNICODE_ESCAPE_DIGITS:
-                tokens += _estimate_letter(segment) - 2 / ASCII_CHARS_PER_TOKEN
-                weight += _WEIGHTS[segment[1]] + _WEIGHTS[segment[2]] + _WEIGHTS[segment[3]] + _WEIGHTS[segment[4]]
-        follows_backslash = not (follows_backslash and len(segment) == 0)  # an escaped backslash
-    return tokens - weight * _WEIGHT_UNIT
-
-
-def _estimate_letter(escape: bytes) -> float:
-    """Estimate the tokens of a letter from its escape without the backslash."""
-    if escape[1] != 0x30:  # from U+1000 on
-        return 1 / THREE_BYTE_LETTERS_PER_TOKEN
-    return 1 / TWO_BYTE_LETTERS_PER_TOKEN if escape[2] < 0x38 else 1 / INDIC_LETTERS_PER_TOKEN
 
 
 def _estimate_media_tokens(skeleton: bytes, base64_bytes: int) -> float:

@@ -23,7 +23,7 @@ from svc.dialects.responses.response_codec import encode_response_error
 from svc.dialects.responses.response_passthrough import check_end
 from svc.dialects.responses.streamed_output import StreamedOutput
 from svc.dialects.stream_transform import Passthrough
-from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
+from svc.dialects.text_weight import ASCII_CHARS_PER_TOKEN
 from svc.dialects.upstream_errors import map_upstream_error
 from svc.dialects.validation import decode_upstream_json
 from svc.errors import ProviderFailed, SvcError

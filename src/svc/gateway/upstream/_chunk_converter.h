@@ -11,7 +11,7 @@
 #define MAX_SIZE_DIGITS 3 /* SIZE_LINE_COUNT of http_chunk.py is 2,048 */
 #define MAX_CHUNK_BYTES 2047
 #define MAX_FRAMED_CHUNK_BYTES (MAX_SIZE_DIGITS + 2 + MAX_CHUNK_BYTES + 2)
-#define BYTES_PER_TOKEN 4 /* ASCII_CHARS_PER_TOKEN of token_estimate.py */
+#define BYTES_PER_TOKEN 4 /* ASCII_CHARS_PER_TOKEN of text_weight.py */
 
 /* A part of the template. */
 typedef struct {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from svc.dialects.fastpath.chunk_template import ChunkTemplate
-from svc.dialects.token_estimate import ASCII_CHARS_PER_TOKEN
+from svc.dialects.text_weight import ASCII_CHARS_PER_TOKEN
 from svc.wire.http_chunk import CHUNK_SIZE_LINES, SIZE_LINE_COUNT
 
 if TYPE_CHECKING:
