@@ -30,15 +30,18 @@ from tests.openresponses import validate_events, validate_response
 BY_NAME = {fault.name: fault for fault in FAULTS}
 GATEWAY = """
 [gateway]
-connect_timeout = 1
+connect_timeout = 2
 first_byte_timeout = 1
 idle_timeout = 1
-total_timeout = 3
+total_timeout = 4
 [routing]
 retries = 1
 breaker = false
 """
-"""All chains share the same fallback providers. On a busy machine, an open breaker would fail unrelated cells."""
+"""All chains share the same fallback providers. On a busy machine, an open breaker would fail unrelated cells.
+
+There, a handshake with a fallback provider can take a second.
+"""
 AT_ONCE = 12
 """Number of cells that run concurrently."""
 SLACK = 3.0
