@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from svc.stores.counters.base import LimitExceeded
 from svc.stores.counters.counter_calls import MAX_CALLS, CounterCallBatcher
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
+from svc.stores.counters.redis_reports import CounterReports
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient, RedisReplyError
@@ -107,14 +109,54 @@ async def test_counter_calls_with_a_damaged_key_fail_for_this_key_only(
         "return cmsgpack.pack({})",
         "return cmsgpack.pack({{1}, {1}})",
         "return cmsgpack.pack({1})",
-        "return cmsgpack.pack({{1.5}})",
+        "return string.char(0x91, 0x91, 0xa2, 0xff, 0xfe)",
         "return {{1}}",
         "return false",
     ],
 )
-async def test_counter_calls_with_an_unexpected_reply_fail(redis: RedisClient, source: str) -> None:
-    with pytest.raises(StoreUnavailable):
+async def test_counter_calls_with_an_unexpected_reply_have_an_unknown_outcome(redis: RedisClient, source: str) -> None:
+    with pytest.raises(OutcomeUnknown):
         await CounterCallBatcher(redis, LuaScript(source)).execute("svc:key:k", "reserve")
+
+
+async def test_counter_calls_money_with_an_unexpected_reply_counts_once(redis: RedisClient) -> None:
+    source = resources.files("svc.stores.counters").joinpath("counters.lua").read_text(encoding="utf-8")
+    valid, damaged = "return cmsgpack.pack(results)", "redis.call('INCR', 'calls') == 2 and 'damaged'"
+    assert source.count(valid) == 1
+    calls = CounterCallBatcher(redis, LuaScript(source.replace(valid, f"return {damaged} or cmsgpack.pack(results)")))
+    limits, total = (100, 1000, 10, 10**9), 3
+    reserve = ("reserve", "p1", *limits, total, 0, 10, 500, 0, 7)
+    _, requests_left, tokens_left, _, second, seed, _, created = await calls.execute("svc:key:k", *reserve)
+    reports = CounterReports(calls, time.monotonic)
+    reports.remember_seed("k", seed)
+    reservation = RedisReservation(
+        key_id="k",
+        process="p1",
+        second=second,
+        created=created,
+        tokens=10,
+        nano_usd=500,
+        has_budget=True,
+        requests_left=requests_left,
+        tokens_left=tokens_left,
+        reset_seconds=61.0,
+        has_full_window=True,
+    )
+    reports.commit(reservation, 8, 300)
+    await redis.execute("PING")  # the reply of the commit is there
+    reports.send_deferred("p2", [], "p1")
+    requests, tokens, running, spent, reserved = await calls.execute("svc:key:k", "get_usage", total, 0)
+    assert (requests, tokens, running, spent, reserved) == (1, 8, 0, 300, 0)
+
+
+@pytest.mark.parametrize(("damaged", "is_admitted"), [("1.5", True), ("1e30", True), ("inf", False), ("nan", False)])
+async def test_counter_calls_with_a_damaged_number_fail_for_this_key_only(
+    redis: RedisClient, counters: RedisCounters, damaged: str, is_admitted: bool
+) -> None:
+    await redis.execute("HSET", "svc:key:k3", "seed", damaged)
+    outcomes = await asyncio.gather(*reserve(counters, LIMITS))
+    failed = {number for number, outcome in enumerate(outcomes) if not isinstance(outcome, RedisReservation)}
+    assert failed == (set() if is_admitted else {3})
 
 
 async def test_counter_calls_after_script_flush_are_executed_once(redis: RedisClient, counters: RedisCounters) -> None:

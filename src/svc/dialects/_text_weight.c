@@ -12,7 +12,7 @@
 #define ESCAPE_BYTES 6
 #define TABLE_BYTES 256
 
-/* The first bytes in UTF-8 of the letters from which an escape takes its weight */
+/* First bytes of letters in UTF-8, as which Unicode escapes are weighed */
 #define TWO_BYTE_LETTER 0xC2
 #define INDIC_LETTER 0xE0
 #define THREE_BYTE_LETTER 0xE1
@@ -33,7 +33,7 @@ static int64_t weigh_escapes(const uint8_t *at, const uint8_t *end, const uint8_
         const uint8_t *const digits = at + 2; /* of a Unicode escape */
         if (digits > end)
             break;
-        if (at[1] == '"') {
+        if (at[1] == '"') { /* with its ASCII, it weighs one token */
             weight += 2 * weights['"'];
         } else if (at[1] == 'u' && end - digits >= ESCAPE_DIGITS && memchr(digits, '\\', ESCAPE_DIGITS) == NULL) {
             weight += weigh_letter(digits, weights) - weights['\\'] - weights['u'];

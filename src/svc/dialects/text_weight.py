@@ -1,13 +1,13 @@
 """Weighs text: estimates its tokens from samples of its bytes, with the C module `_text_weight` where it is compiled.
 
-The weight of a byte is its share of a token, and that of a text is the sum of its bytes. JSON escapes weigh what the
-letters weigh. The weights of letters outside ASCII are those of the first byte of their UTF-8.
+The weight of a text is the sum of its bytes, in units of 1/56 token. A letter outside ASCII weighs as much as the first
+byte of its UTF-8, and a Unicode escape in JSON about as much as its letter. An escaped quote weighs one token: JSON
+within a string has many short names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 ASCII_CHARS_PER_TOKEN: Final = 4.0
 DIGITS_PER_TOKEN: Final = 2.0
@@ -19,8 +19,10 @@ INDIC_LETTERS_PER_TOKEN: Final = 1.6
 """Hindi, Bengali, Tamil and Thai. New vocabularies have 2.1 to 2.8, and old ones 0.5 to 1. This is the middle."""
 TOKENS_PER_EMOJI: Final = 2.0
 """Tokens of an emoji."""
-WEIGHT_OF_TOKEN: Final = 56
-"""With this weight of a token, those of all bytes are integers with an error below 1 %."""
+WEIGHT_UNITS_PER_TOKEN: Final = 56
+"""Then the weights of all bytes are integers with an error below 1 %."""
+MAX_SAMPLES_BYTES: Final = 4096
+"""Maximum size of all samples. `_text_weight.c` copies them to the stack."""
 
 
 def _weigh_bytes() -> bytes:
@@ -31,26 +33,39 @@ def _weigh_bytes() -> bytes:
     weights[0xE0] = 1 / INDIC_LETTERS_PER_TOKEN  # U+0800 to U+0FFF
     weights[0xE1:0xF0] = [1 / THREE_BYTE_LETTERS_PER_TOKEN] * (0xF0 - 0xE1)
     weights[0xF0:0xF5] = [TOKENS_PER_EMOJI] * (0xF5 - 0xF0)
-    return bytes([round(weight * WEIGHT_OF_TOKEN) for weight in weights])
+    return bytes([round(weight * WEIGHT_UNITS_PER_TOKEN) for weight in weights])
 
 
-WEIGHTS: Final = _weigh_bytes()
-"""The weight of each byte."""
+BYTE_WEIGHTS: Final = _weigh_bytes()
+"""The weight of each of the 256 bytes."""
 _BACKSLASH_CODE: Final = 0x5C
 _QUOTE_CODE: Final = 0x22
 _UNICODE_ESCAPE_CODE: Final = 0x75
 UNICODE_ESCAPE_DIGITS: Final = 4
 """The length of the number of a Unicode escape in JSON (RFC 8259)."""
+UNICODE_ESCAPE_BYTES: Final = 6
 _TWO_BYTE_LETTER: Final = 0xC2
 _INDIC_LETTER: Final = 0xE0
 _THREE_BYTE_LETTER: Final = 0xE1
-"""The first bytes of the letters from which a Unicode escape takes its weight."""
+"""First bytes of letters in UTF-8, as which Unicode escapes are weighed."""
+
+
+class WeighText(Protocol):
+    """Weighs a text by samples of it."""
+
+    def __call__(self, text: bytes, byte_weights: bytes, sample_count: int, sample_bytes: int, /) -> int:
+        """Return the weight of a whole text, valid UTF-8, from its samples: see `take_samples`.
+
+        `byte_weights` has 256 weights. Raises ValueError if a sample is not longer than a Unicode escape, or if the
+        samples with a Unicode escape each could exceed MAX_SAMPLES_BYTES.
+        """
 
 
 def take_samples(raw: bytes, count: int, size: int) -> bytes:
     """Return `count` parts of about `size` bytes, each from the middle of a part of the text, or all of a short one.
 
-    `size` is above 6. A sample neither begins nor ends within a Unicode escape, the rest of which looks like digits.
+    `size` is above UNICODE_ESCAPE_BYTES. A sample neither begins nor ends within a Unicode escape, the rest of which
+    looks like digits. So it can have up to five bytes more, or fewer.
     """
     if len(raw) <= count * size:
         return raw
@@ -83,7 +98,7 @@ def _weigh_sample(sample: bytes, weights: bytes) -> int:
 
 def _weigh_escape(segment: bytes, weights: bytes) -> int:
     """Return what an escape weighs in addition to its ASCII. `segment` is the text from the backslash to the next."""
-    if segment[0] == _QUOTE_CODE:
+    if segment[0] == _QUOTE_CODE:  # with its ASCII, it weighs one token
         return 2 * weights[_QUOTE_CODE]
     if segment[0] != _UNICODE_ESCAPE_CODE or len(segment) <= UNICODE_ESCAPE_DIGITS:
         return 0
@@ -95,11 +110,17 @@ def _weigh_escape(segment: bytes, weights: bytes) -> int:
 
 
 def _weigh_text(raw: bytes, weights: bytes, sample_count: int, sample_bytes: int) -> int:
+    if (
+        sample_count < 1
+        or sample_bytes <= UNICODE_ESCAPE_BYTES
+        or sample_count * (sample_bytes + UNICODE_ESCAPE_BYTES) > MAX_SAMPLES_BYTES
+    ):
+        raise ValueError("the samples have another size or number")
     sample = take_samples(raw, sample_count, sample_bytes)
     return _weigh_sample(sample, weights) * len(raw) // max(1, len(sample))
 
 
-def _load() -> Callable[[bytes, bytes, int, int], int]:
+def _load() -> WeighText:
     try:
         from svc.dialects import _text_weight as module  # noqa: PLC0415 absent if the gateway runs from source
     except ImportError:
@@ -108,4 +129,3 @@ def _load() -> Callable[[bytes, bytes, int, int], int]:
 
 
 weigh_text: Final = _load()
-"""Returns the weight of valid UTF-8 from the weights of 256 bytes, and the number and size of the samples."""

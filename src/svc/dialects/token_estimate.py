@@ -20,9 +20,10 @@ from svc.dialects.json_skeleton import MIN_SKELETON_BODY_BYTES, strip_long_strin
 from svc.dialects.routing_info import RoutingInfo
 from svc.dialects.text_weight import (
     ASCII_CHARS_PER_TOKEN,
+    BYTE_WEIGHTS,
+    UNICODE_ESCAPE_BYTES,
     UNICODE_ESCAPE_DIGITS,
-    WEIGHT_OF_TOKEN,
-    WEIGHTS,
+    WEIGHT_UNITS_PER_TOKEN,
     take_samples,
     weigh_text,
 )
@@ -113,7 +114,7 @@ def estimate_body_tokens(body: RequestBody) -> int:
             skeleton = body.skeleton or strip_long_strings(raw)
         if _may_have_media_or_items(body, skeleton):
             return _estimate_with_media_or_items(raw, skeleton)
-    return max(1, weigh_text(raw, WEIGHTS, SAMPLE_COUNT, SAMPLE_BYTES) // WEIGHT_OF_TOKEN)
+    return max(1, weigh_text(raw, BYTE_WEIGHTS, SAMPLE_COUNT, SAMPLE_BYTES) // WEIGHT_UNITS_PER_TOKEN)
 
 
 def _may_have_media_or_items(body: RequestBody, skeleton: bytes) -> bool:
@@ -126,11 +127,11 @@ def _estimate_with_media_or_items(raw: bytes, skeleton: bytes) -> int:
     tokens, raw = _separate_media(raw, skeleton)
     if _contains_any(raw, _ITEM_MARKS):
         sample = take_samples(raw, ITEM_SAMPLE_COUNT, ITEM_SAMPLE_BYTES)
-        text = _ITEM_FIELDS.sub(b"", sample)
-        weight = weigh_text(text, WEIGHTS, ITEM_SAMPLE_COUNT, ITEM_SAMPLE_BYTES) * len(raw) // max(1, len(sample))
+        text, all_bytes = _ITEM_FIELDS.sub(b"", sample), ITEM_SAMPLE_BYTES + UNICODE_ESCAPE_BYTES
+        weight = weigh_text(text, BYTE_WEIGHTS, ITEM_SAMPLE_COUNT, all_bytes) * len(raw) // max(1, len(sample))
     else:
-        weight = weigh_text(raw, WEIGHTS, SAMPLE_COUNT, SAMPLE_BYTES)
-    return max(1, int(tokens + weight / WEIGHT_OF_TOKEN))
+        weight = weigh_text(raw, BYTE_WEIGHTS, SAMPLE_COUNT, SAMPLE_BYTES)
+    return max(1, int(tokens + weight / WEIGHT_UNITS_PER_TOKEN))
 
 
 def _separate_media(raw: bytes, skeleton: bytes) -> tuple[float, bytes]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from svc.dialects import text_weight
-from svc.dialects.text_weight import WEIGHT_OF_TOKEN, WEIGHTS, take_samples, weigh_text
+from svc.dialects.text_weight import BYTE_WEIGHTS, WEIGHT_UNITS_PER_TOKEN, WeighText, take_samples, weigh_text
 
 compiled_only = pytest.mark.skipif(
     weigh_text is text_weight._weigh_text, reason="the C module of the hot path is not compiled"
@@ -23,6 +25,11 @@ PARTS = (
 texts = st.lists(st.sampled_from(PARTS), max_size=60).map(b"".join)
 
 
+def test_text_weight_c_module_is_used_where_it_is_compiled() -> None:
+    is_compiled = any(Path(text_weight.__file__).parent.glob("_text_weight.*.so"))
+    assert is_compiled == (weigh_text is not text_weight._weigh_text)
+
+
 @compiled_only
 @given(text=texts, repeats=st.integers(1, 30), count=st.integers(1, 16), size=st.integers(7, 100))
 @example(text=b"", repeats=1, count=8, size=64)
@@ -30,7 +37,7 @@ texts = st.lists(st.sampled_from(PARTS), max_size=60).map(b"".join)
 @example(text=b"\\", repeats=30, count=2, size=10)
 def test_text_weight_c_module_agrees_with_python(text: bytes, repeats: int, count: int, size: int) -> None:
     text *= repeats
-    assert weigh_text(text, WEIGHTS, count, size) == text_weight._weigh_text(text, WEIGHTS, count, size)
+    assert weigh_text(text, BYTE_WEIGHTS, count, size) == text_weight._weigh_text(text, BYTE_WEIGHTS, count, size)
 
 
 @pytest.mark.parametrize(
@@ -46,23 +53,23 @@ def test_text_weight_c_module_agrees_with_python(text: bytes, repeats: int, coun
     ],
 )
 def test_text_weight_letters_weigh_as_much_as_their_escapes(text: str, tokens: float) -> None:
-    assert weigh_text(text.encode(), WEIGHTS, 8, 64) == pytest.approx(tokens * WEIGHT_OF_TOKEN, rel=0.01)
+    assert weigh_text(text.encode(), BYTE_WEIGHTS, 8, 64) == pytest.approx(tokens * WEIGHT_UNITS_PER_TOKEN, rel=0.01)
     if len(text.encode("utf-16-le")) == 2 * len(text):  # one escape for each
         escaped = json.dumps(text)[1:-1].encode()
-        assert weigh_text(escaped, WEIGHTS, 8, 64) == pytest.approx(tokens * WEIGHT_OF_TOKEN, rel=0.01)
+        assert weigh_text(escaped, BYTE_WEIGHTS, 8, 64) == pytest.approx(tokens * WEIGHT_UNITS_PER_TOKEN, rel=0.01)
 
 
 def test_text_weight_escaped_quote_adds_half_a_token() -> None:
-    half = WEIGHT_OF_TOKEN // 2
-    assert weigh_text(rb"\"", WEIGHTS, 8, 64) == half + half
-    assert weigh_text(rb"\\\"", WEIGHTS, 8, 64) == 2 * half + half
-    assert weigh_text(rb"\\", WEIGHTS, 8, 64) == half
-    assert weigh_text(b'\\\\"', WEIGHTS, 8, 64) == 3 * half // 2, "the quote ends the string"
+    half = WEIGHT_UNITS_PER_TOKEN // 2
+    assert weigh_text(rb"\"", BYTE_WEIGHTS, 8, 64) == half + half
+    assert weigh_text(rb"\\\"", BYTE_WEIGHTS, 8, 64) == 2 * half + half
+    assert weigh_text(rb"\\", BYTE_WEIGHTS, 8, 64) == half
+    assert weigh_text(b'\\\\"', BYTE_WEIGHTS, 8, 64) == 3 * half // 2, "the quote ends the string"
 
 
 def test_text_weight_of_a_long_text_is_that_of_its_samples() -> None:
     text = b"digits" * 10_000 + b"0123456789" * 6000
-    assert weigh_text(text, WEIGHTS, 8, 64) == pytest.approx((60_000 / 4 + 60_000 / 2) * WEIGHT_OF_TOKEN)
+    assert weigh_text(text, BYTE_WEIGHTS, 8, 64) == pytest.approx((60_000 / 4 + 60_000 / 2) * WEIGHT_UNITS_PER_TOKEN)
 
 
 def test_text_samples_do_not_divide_unicode_escapes() -> None:
@@ -73,21 +80,33 @@ def test_text_samples_do_not_divide_unicode_escapes() -> None:
         assert 0 < len(sample) <= 8 * (size + 5)
 
 
+@pytest.mark.parametrize("weigh", [weigh_text, text_weight._weigh_text])
+@pytest.mark.parametrize(("count", "size"), [(0, 64), (-1, -64), (8, 6), (1, 4091), (16, 512), (64, 64)])
+def test_text_weight_rejects_other_samples(weigh: WeighText, count: int, size: int) -> None:
+    with pytest.raises(ValueError, match="sample"):
+        weigh(b"text", BYTE_WEIGHTS, count, size)
+
+
+@pytest.mark.parametrize("weigh", [weigh_text, text_weight._weigh_text])
+@pytest.mark.parametrize(("count", "size"), [(1, 4090), (315, 7), (4, 518), (1, 7)])
+def test_text_weight_accepts_samples_up_to_the_maximum(weigh: WeighText, count: int, size: int) -> None:
+    assert weigh(rb"\u0436" * 5000, BYTE_WEIGHTS, count, size) == pytest.approx(
+        5000 / 2.8 * WEIGHT_UNITS_PER_TOKEN, rel=0.01
+    )
+
+
 @compiled_only
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("text", WEIGHTS, 8, 64),
-        (b"text", WEIGHTS[1:], 8, 64),
-        (b"text", WEIGHTS, 0, 64),
-        (b"text", WEIGHTS, -1, -64),
-        (b"text", WEIGHTS, 8, 6),
-        (b"text", WEIGHTS, 1, 4096),
-        (b"text", WEIGHTS, 2**62, 2**62),
-        (b"text", WEIGHTS, 2**70, 64),
-        (b"text", WEIGHTS, 8),
+        ("text", BYTE_WEIGHTS, 8, 64),
+        (b"text", BYTE_WEIGHTS[1:], 8, 64),
+        (b"text", BYTE_WEIGHTS, 2**62, 2**62),
+        (b"text", BYTE_WEIGHTS, 2**70, 64),
+        (b"text", BYTE_WEIGHTS, 8.0, 64),
+        (b"text", BYTE_WEIGHTS, 8),
     ],
 )
-def test_text_weight_c_module_rejects_other_arguments(arguments: tuple[object, ...]) -> None:
+def test_text_weight_c_module_rejects_other_arguments(arguments: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError)):
-        weigh_text(*arguments)  # type: ignore[arg-type]
+        weigh_text(*arguments)

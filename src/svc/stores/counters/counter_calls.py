@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import (
     SERVER_ERROR_KINDS,
     LuaScript,
+    OutcomeUnknown,
     RedisClient,
     RedisReply,
     RedisReplyError,
@@ -31,9 +33,11 @@ MAX_CALLS: Final = 16
 _encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of all calls as one, which takes a third of the time of many."""
 _decode: Final = msgspec.msgpack.Decoder(list[list[int | str]]).decode
+_decode_floats: Final = msgspec.msgpack.Decoder(list[list[int | float | str]]).decode
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 CallResult = list[Any]
-"""The integers and texts that the script returns for a call."""
+"""What the script returns for a call: integers, and texts in the places that `counters.lua` names."""
 
 
 class CounterCall:
@@ -90,7 +94,7 @@ class CounterCallBatcher:
             calls, self._unsent = self._unsent, []
             self.send(calls)
 
-    async def execute(self, key: str, *arguments: str | int) -> RedisReply:
+    async def execute(self, key: str, *arguments: str | int) -> CallResult:
         """Call the script, and return its result. Raises StoreUnavailable."""
         call = _AwaitedCall(key, arguments)
         self.add(call)
@@ -117,7 +121,7 @@ class _AwaitedCall(CounterCall):
 
     def __init__(self, key: str, arguments: tuple[str | int, ...]) -> None:
         super().__init__(key, arguments)
-        self.future: asyncio.Future[RedisReply] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
 
     def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         complete_future(self.future, reply)
@@ -140,7 +144,8 @@ class _CounterCommand:
                 _report(call, result)
             self._batcher.send_singly(calls[len(results) :])
         elif not isinstance(reply, RedisReplyError) or reply.kind in SERVER_ERROR_KINDS:
-            error = reply if isinstance(reply, StoreUnavailable) else StoreUnavailable("Redis sent another reply.")
+            # An unexpected reply does not tell which calls were executed.
+            error = reply if isinstance(reply, StoreUnavailable) else OutcomeUnknown("Redis sent an unexpected reply.")
             for call in calls:
                 _report(call, error)
         elif reply.kind == "CROSSSLOT" and len(calls) > 1:  # nothing was executed
@@ -162,9 +167,21 @@ def _decode_results(reply: bytes) -> list[CallResult]:
     """Return the results of a command, or none if the script has not made this reply."""
     try:
         results: list[CallResult] = _decode(reply)
-    except msgspec.DecodeError:
+    except _DECODE_ERRORS:
+        pass
+    else:
+        return results
+    try:
+        return [_to_integers(result) for result in _decode_floats(reply)]  # the fields of a key are damaged
+    except _DECODE_ERRORS:
         return []
-    return results
+
+
+def _to_integers(result: CallResult) -> CallResult:
+    """Return a result without fractions, as Redis returns numbers. It is empty if a number is infinite."""
+    if any(isinstance(value, float) and not math.isfinite(value) for value in result):
+        return []
+    return [int(value) if isinstance(value, float) else value for value in result]
 
 
 def _report(call: CounterCall, reply: CallResult | StoreUnavailable) -> None:

@@ -234,7 +234,7 @@ class RedisCounters:
         """Return the current usage over all machines. Raises StoreUnavailable."""
         period_code, key = PERIOD_CODES[limits.period], redis_key(limits.key_id)
         reply = await self._calls.execute(key, "get_usage", period_code, limits.period_start)
-        if not isinstance(reply, list) or len(reply) != 5:
+        if len(reply) != 5:
             raise StoreUnavailable("Redis sent an unexpected reply.")
         requests, tokens, running, spent, reserved = reply
         return LimitUsage(requests, tokens, running, None if spent < 0 else spent, reserved)

@@ -229,7 +229,7 @@ class _RaiseSpent(_Report):
     __slots__ = ()
 
     def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
-        if not isinstance(reply, StoreUnavailable) and len(reply) == 2:
+        if not isinstance(reply, StoreUnavailable) and len(reply) == 2 and isinstance(reply[1], int):
             self._reports.remember_seed(self._key_id, reply[1])
 
 

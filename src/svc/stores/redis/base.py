@@ -10,9 +10,11 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from svc.stores.database.base import StoreUnavailable
+
+T = TypeVar("T")
 
 CommandArgument = bytes | str | int | float
 """One argument of a command. Text is sent as UTF-8."""
@@ -55,7 +57,10 @@ class RedisReplyError(StoreUnavailable):
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection was lost before the reply. Redis may have executed the command, or may execute it later."""
+    """There is no valid reply, since the connection was lost, for example.
+
+    Redis may have executed the command, or may execute it later.
+    """
 
 
 RedisReply = bytes | int | None | RedisReplyError | list[Any]
@@ -163,7 +168,7 @@ class _ScriptCall:
             self._on_reply(reply)
 
 
-def complete_future(future: asyncio.Future[RedisReply], reply: RedisReply | StoreUnavailable) -> None:
+def complete_future(future: asyncio.Future[T], reply: T | StoreUnavailable) -> None:
     """Set the result of a future, or the exception if the command failed."""
     if future.done():  # the waiting task was cancelled
         return
