@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +31,8 @@ MAX_CALLS: Final = 16
 """Maximum number of calls in a command. Redis executes nothing else meanwhile, and more calls save little."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of all calls as one, which takes a third of the time of many."""
+MAX_INTEGER: Final = 2.0**63
+"""Integers of Redis and of its MessagePack are below this number."""
 _decode: Final = msgspec.msgpack.Decoder(list[list[int | str]]).decode
 _decode_floats: Final = msgspec.msgpack.Decoder(list[list[int | float | str]]).decode
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
@@ -178,8 +179,11 @@ def _decode_results(reply: bytes) -> list[CallResult]:
 
 
 def _to_integers(result: CallResult) -> CallResult:
-    """Return a result without fractions, as Redis returns numbers. It is empty if a number is infinite."""
-    if any(isinstance(value, float) and not math.isfinite(value) for value in result):
+    """Return a result without fractions, as Redis returns numbers. It is empty if one is no integer of 64 bits.
+
+    Such a number could not be sent back, and would fail the calls of other keys in its command.
+    """
+    if any(isinstance(value, float) and not abs(value) < MAX_INTEGER for value in result):  # NaN is not smaller
         return []
     return [int(value) if isinstance(value, float) else value for value in result]
 
