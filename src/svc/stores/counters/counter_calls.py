@@ -31,7 +31,7 @@ MAX_CALLS: Final = 16
 """Maximum number of calls in a command. Redis executes nothing else meanwhile, and more calls save little."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of all calls as one, which takes a third of the time of many."""
-MAX_INTEGER: Final = 2.0**63
+_INTEGER_END: Final = 2.0**63
 """Integers of Redis and of its MessagePack are below this number."""
 _decode: Final = msgspec.msgpack.Decoder(list[list[int | str]]).decode
 _decode_floats: Final = msgspec.msgpack.Decoder(list[list[int | float | str]]).decode
@@ -183,7 +183,7 @@ def _to_integers(result: CallResult) -> CallResult:
 
     Such a number could not be sent back, and would fail the calls of other keys in its command.
     """
-    if any(isinstance(value, float) and not abs(value) < MAX_INTEGER for value in result):  # NaN is not smaller
+    if any(isinstance(value, float) and not abs(value) < _INTEGER_END for value in result):  # NaN is not smaller
         return []
     return [int(value) if isinstance(value, float) else value for value in result]
 
