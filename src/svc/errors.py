@@ -300,6 +300,7 @@ class LimitsUnavailable(InternalError):
     """Redis cannot check the limits of the key, and `limits.on_redis_down` is `refuse`.
 
     To fix: Retry after the seconds of `retry-after`. `/health?verbose=1` and the log say when Redis responds again.
+    If Redis cannot count for this key only, the log names the command that deletes its counters.
     """
 
     status = 503

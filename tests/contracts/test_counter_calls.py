@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 
 from svc.stores.counters.base import LimitExceeded
-from svc.stores.counters.counter_calls import MAX_CALLS, CounterCallBatcher
+from svc.stores.counters.counter_calls import MAX_CALLS, CounterCallBatcher, CountersDamaged
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_reports import CounterReports
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient, RedisReplyError
+from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient
 from svc.stores.redis.cluster import SLOTS
 from svc.stores.redis.factory import open_redis
 from tests.fakes.ports import closed_cluster_port
@@ -94,12 +94,37 @@ async def test_counter_calls_with_a_damaged_key_fail_for_this_key_only(
     for number in damaged:
         await redis.execute("SET", f"svc:key:k{number}", "no hash")
     outcomes = await asyncio.gather(*reserve(counters, LIMITS))
-    failed = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, RedisReplyError)}
+    failed = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, CountersDamaged)}
     assert failed == damaged
     for number, limits in enumerate(LIMITS):
         if number not in damaged:
             usage = await counters.get_usage(limits)
             assert (usage.requests, usage.tokens, usage.running) == (1, 10, 1)
+
+
+@pytest.mark.parametrize("command", ["SET svc:key:k0 text", "HSET svc:key:k0 spent text", "HSET svc:key:k0 seed nan"])
+async def test_counter_calls_damaged_key_is_logged_once_with_the_command_that_repairs_it(
+    counters: RedisCounters, server: RedisServer, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    server.tell(command)
+    for _ in range(3):
+        outcomes = await asyncio.gather(*reserve(counters, LIMITS))
+        assert [isinstance(outcome, CountersDamaged) for outcome in outcomes] == [True] + 7 * [False]
+    (record,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert "cannot count in svc:key:k0" in record.getMessage()
+    server.tell(record.getMessage().partition("redis-cli ")[2].partition("`")[0])
+    (outcome,) = await asyncio.gather(*reserve(counters, LIMITS[:1]))
+    assert isinstance(outcome, RedisReservation)
+    assert outcome.requests_left == 99
+
+
+async def test_counter_calls_number_of_over_64_bits_fails_for_its_call_only(counters: RedisCounters) -> None:
+    before = reserve(counters, LIMITS[:1])
+    (oversized,) = reserve(counters, [KeyLimits(key_id="k", requests=2**64)])
+    after = reserve(counters, LIMITS[1:])
+    outcomes = await asyncio.wait_for(asyncio.gather(*before, *after), 10)
+    assert all(isinstance(outcome, RedisReservation) for outcome in outcomes)
+    assert isinstance(await oversized, StoreUnavailable)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,22 @@ async def test_redis_connection_unix_socket_works(tmp_path: Path) -> None:
         await one.close()
 
 
+@pytest.mark.parametrize("reply", [b"+OK\r\n", b":1\r\n", b"*0\r\n"])
+async def test_redis_connection_server_with_the_same_reply_to_all_commands_is_down(reply: bytes) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65_536):
+            writer.write(reply)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as listener:
+        redis = open_redis(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        with pytest.raises(StoreUnavailable, match="does not execute scripts as Redis does"):
+            await redis.check_connection()
+        await redis.start()
+        assert redis.is_down
+        await redis.close()
+
+
 async def test_redis_connection_silent_port_at_start_is_down() -> None:
     with silent_port() as port:
         one = open_redis(f"redis://127.0.0.1:{port}")

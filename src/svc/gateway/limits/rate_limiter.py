@@ -10,7 +10,7 @@ A request that can never meet a limit gets status 400. Any other request over a 
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -40,8 +40,6 @@ from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.database.thread import DatabaseThread
 from svc.wire.key import ApiKey, EphemeralKey
-
-log = logging.getLogger("svc.limits")
 
 MAX_CACHED_KEY_LIMITS: Final = 10_000
 BUDGET_DAY_SECONDS: Final = 86_400
@@ -135,14 +133,14 @@ class RateLimiter:
         self._cached_limits.clear()
 
     async def current_usage(self, key_limits: Iterable[KeyLimits]) -> list[LimitUsage]:
-        """Return the current usage of limits on all machines, or on this one while Redis is unavailable."""
-        key_limits = list(key_limits)
+        """Return the current usage of limits on all machines, or on this one where Redis does not have it."""
+        return list(await asyncio.gather(*map(self._current_usage, key_limits)))
+
+    async def _current_usage(self, limits: KeyLimits) -> LimitUsage:
         if self._redis_counters is not None and not self._redis_counters.is_down:
-            try:
-                return list(await asyncio.gather(*[self._redis_counters.get_usage(limits) for limits in key_limits]))
-            except StoreUnavailable:
-                log.info("Redis did not respond: the usage of limits covers this machine only")
-        return [self._counters.get_usage(limits) for limits in key_limits]
+            with contextlib.suppress(StoreUnavailable):  # it is logged where it occurs
+                return await self._redis_counters.get_usage(limits)
+        return self._counters.get_usage(limits)
 
     def has_limits(self, key: ApiKey) -> bool:
         """Return whether the key has any limit."""

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -33,12 +36,21 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of all calls as one, which takes a third of the time of many."""
 _INTEGER_END: Final = 2.0**63
 """Integers of Redis and of its MessagePack are below this number."""
+DAMAGE_LOG_SECONDS: Final = 60.0
+"""The minimum time between log lines about the damaged hash of one key."""
+MAX_DAMAGED_KEYS: Final = 1000
+"""Maximum number of keys whose damage is remembered as logged."""
+MAX_REASON_CHARS: Final = 200
 _decode: Final = msgspec.msgpack.Decoder(list[list[int | str]]).decode
 _decode_floats: Final = msgspec.msgpack.Decoder(list[list[int | float | str]]).decode
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 CallResult = list[Any]
 """What the script returns for a call: integers, and texts in the places that `counters.lua` names."""
+
+
+class CountersDamaged(StoreUnavailable):
+    """Redis cannot count for one key: its hash has values that are not the script's, or is no hash."""
 
 
 class CounterCall:
@@ -66,6 +78,8 @@ class CounterCallBatcher:
         self._unsent: list[CounterCall] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sends_single_calls = redis.has_key_slots
+        self._damage_logged_at: dict[str, float] = {}
+        """When the damage of a hash was logged (monotonic seconds), by its name."""
 
     def add(self, call: CounterCall) -> None:
         """Send a call with the others of this iteration. Its methods are called, possibly before this returns."""
@@ -103,14 +117,43 @@ class CounterCallBatcher:
 
     def send(self, calls: list[CounterCall]) -> None:
         """Send calls as one command."""
+        try:
+            argument = _encode([call.arguments for call in calls])
+        except OverflowError as error:
+            self._report_oversized(calls, error)
+            return
         command = _CounterCommand(self, calls)
-        keys, argument = [call.key for call in calls], _encode([call.arguments for call in calls])
-        self._redis.run_script(command.on_reply, self._script, keys, (argument,), command.on_slow)
+        self._redis.run_script(
+            command.on_reply, self._script, [call.key for call in calls], (argument,), command.on_slow
+        )
+
+    def _report_oversized(self, calls: list[CounterCall], error: OverflowError) -> None:
+        """Let the call fail that has a number of over 64 bits, and send the others."""
+        if len(calls) > 1:
+            self.send_singly(calls)
+        else:
+            _report(calls[0], StoreUnavailable(f"Redis has no numbers of this size: {error}"))
 
     def send_singly(self, calls: list[CounterCall]) -> None:
         """Send each call as a command."""
         for call in calls:
             self.send([call])
+
+    def report_damage(self, call: CounterCall, reason: str) -> None:
+        """Let a call fail because of the hash of its key, and log that."""
+        now, logged_at = time.monotonic(), self._damage_logged_at
+        if now - logged_at.get(call.key, -math.inf) >= DAMAGE_LOG_SECONDS:
+            if len(logged_at) >= MAX_DAMAGED_KEYS:
+                logged_at.clear()
+            logged_at[call.key] = now
+            log.error(
+                "Redis cannot count in %s: %s. Requests of this key are handled as if Redis were down. "
+                "To let its counters begin again, run `redis-cli DEL %s`.",
+                call.key,
+                reason,
+                call.key,
+            )
+        _report(call, CountersDamaged(reason))
 
     def stop_batching(self) -> None:
         """Send only single calls from now on: the server is a cluster behind one address."""
@@ -139,10 +182,13 @@ class _CounterCommand:
 
     def on_reply(self, reply: RedisReply | StoreUnavailable) -> None:
         calls = self._calls
-        results = _decode_results(reply) if isinstance(reply, bytes) else []
+        results = _decode_results(reply) if isinstance(reply, bytes) else ()
         if 0 < len(results) <= len(calls):
             for call, result in zip(calls, results, strict=False):
-                _report(call, result)
+                if result is None:
+                    self._batcher.report_damage(call, "a field of its hash is no integer of 64 bits")
+                else:
+                    _report(call, result)
             self._batcher.send_singly(calls[len(results) :])
         elif not isinstance(reply, RedisReplyError) or reply.kind in SERVER_ERROR_KINDS:
             # An unexpected reply does not tell which calls were executed.
@@ -153,7 +199,7 @@ class _CounterCommand:
             self._batcher.stop_batching()
             self._batcher.send_singly(calls)
         else:
-            _report(calls[0], reply)
+            self._batcher.report_damage(calls[0], reply.text[:MAX_REASON_CHARS].rstrip(". "))
             self._batcher.send_singly(calls[1:])
 
     def on_slow(self) -> None:
@@ -164,8 +210,11 @@ class _CounterCommand:
                 log.exception("error while deciding without Redis")
 
 
-def _decode_results(reply: bytes) -> list[CallResult]:
-    """Return the results of a command, or none if the script has not made this reply."""
+def _decode_results(reply: bytes) -> Sequence[CallResult | None]:
+    """Return the results of a command, or none if the script has not made this reply.
+
+    The result is None if it has a number that is no integer of 64 bits.
+    """
     try:
         results: list[CallResult] = _decode(reply)
     except _DECODE_ERRORS:
@@ -178,13 +227,10 @@ def _decode_results(reply: bytes) -> list[CallResult]:
         return []
 
 
-def _to_integers(result: CallResult) -> CallResult:
-    """Return a result without fractions, as Redis returns numbers. It is empty if one is no integer of 64 bits.
-
-    Such a number could not be sent back, and would fail the calls of other keys in its command.
-    """
+def _to_integers(result: CallResult) -> CallResult | None:
+    """Return a result without fractions, as Redis returns numbers. None if one cannot be sent back to Redis."""
     if any(isinstance(value, float) and not abs(value) < _INTEGER_END for value in result):  # NaN is not smaller
-        return []
+        return None
     return [int(value) if isinstance(value, float) else value for value in result]
 
 

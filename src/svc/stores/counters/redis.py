@@ -1,7 +1,7 @@
 """Counters of keys in Redis, which several machines share. A request calls the script `counters.lua` twice.
 
 A key that reached its request limit stays limited until the window advances. Until then this process repeats the
-rejection without a command to Redis.
+rejection without a command to Redis, for at most MAX_REJECTION_AGE_SECONDS: an operator may have deleted the counters.
 
 Each process counts its requests in flight under a process id, and repeats in each key that it is active. Without that
 for 15 s, its requests in flight no longer count. After each loss of the connection the process takes a new id, since
@@ -45,6 +45,7 @@ BUSY_KEY_FRACTION: Final = 0.25
 The end of a request of another key goes to Redis with other calls, which takes less CPU time. Every process knows the
 requests in flight only from its own reservations, so that the fraction is far below 1.
 """
+MAX_REJECTION_AGE_SECONDS: Final = 5.0
 MAX_CACHED_REJECTIONS: Final = 10_000
 """Maximum number of keys with a cached rejection."""
 REPLY_LENGTHS: Final = (1, 8, 12)
@@ -194,20 +195,18 @@ class RedisCounters:
     def _cache_rejection(self, limits: KeyLimits, rejection: LimitExceeded) -> None:
         if len(self._rejections) >= MAX_CACHED_REJECTIONS:
             self._rejections.clear()
-        until = self._clock() + rejection.retry_after
-        self._rejections[limits.key_id] = CachedRejection(limits.requests, until, rejection)
+        self._rejections[limits.key_id] = CachedRejection(limits.requests, self._clock(), rejection)
 
     def _current_rejection(self, cached: CachedRejection, limits: KeyLimits) -> LimitExceeded | None:
         """Return the rejection with its current times, or None if it is no longer valid."""
-        remaining_seconds = cached.until - self._clock()
-        if remaining_seconds <= 0 or cached.request_limit != limits.requests:
+        rejection, elapsed_seconds = cached.rejection, self._clock() - cached.created_at
+        valid_seconds = min(rejection.retry_after, MAX_REJECTION_AGE_SECONDS)
+        if elapsed_seconds >= valid_seconds or cached.request_limit != limits.requests:
             del self._rejections[limits.key_id]
             return None
-        rejection = cached.rejection
-        elapsed_seconds = rejection.retry_after - remaining_seconds
         return msgspec.structs.replace(
             rejection,
-            retry_after=remaining_seconds,
+            retry_after=rejection.retry_after - elapsed_seconds,
             requests_reset=max(0.0, rejection.requests_reset - elapsed_seconds),
             tokens_reset=max(0.0, rejection.tokens_reset - elapsed_seconds),
         )

@@ -42,11 +42,11 @@ class RedisReservation:
 
 
 class CachedRejection:
-    """The key is rejected until `until` (monotonic seconds), unless its request limit changes. Immutable."""
+    """The rejection of a key at `created_at` (monotonic seconds), by its request limit. Immutable."""
 
-    def __init__(self, request_limit: int, until: float, rejection: LimitExceeded) -> None:
+    def __init__(self, request_limit: int, created_at: float, rejection: LimitExceeded) -> None:
         self.request_limit: Final = request_limit
-        self.until: Final = until
+        self.created_at: Final = created_at
         self.rejection: Final = rejection
 
 

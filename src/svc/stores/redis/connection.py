@@ -38,8 +38,9 @@ SLOW_LOG_SECONDS = 10.0
 """The minimum time between log lines about slow replies."""
 MAX_PASSWORD_FILE_BYTES = 65_536
 PROBE_KEY = "svc:probe"
-PROBE_SCRIPT = "return redis.call('TIME')"
-"""The script of the counters begins with this command."""
+PROBE_SCRIPT = "redis.call('TIME') return cmsgpack.pack({1})"
+PROBE_REPLY = b"\x91\x01"
+"""The script of the counters begins with this command, and replies in MessagePack."""
 
 FindServer = Callable[[], Awaitable[tuple[str, int]]]
 """Returns host and port of the server. Raises StoreUnavailable or OSError."""
@@ -156,16 +157,19 @@ class RedisConnection(RedisClient):
         await self._send_probe(protocol)
 
     async def _send_probe(self, protocol: RedisProtocol) -> None:
-        """Write a key and run a script. A server that rejects one of these, such as a replica, counts as down."""
+        """Write a key and run a script. A server that cannot do one of these, such as a replica, counts as down."""
         key = PROBE_KEY if self._find_probe_key is None else self._find_probe_key()
         try:
             await protocol.execute("SET", key, "1", "EX", "60")
-            await protocol.execute("EVAL", PROBE_SCRIPT, "1", key)
+            reply = await protocol.execute("EVAL", PROBE_SCRIPT, "1", key)
         except RedisReplyError as error:
             if error.kind != "MOVED":
                 raise
             if self._find_probe_key is None:
                 raise StoreUnavailable(WRONG_SCHEME_MESSAGE) from None
+        else:
+            if reply != PROBE_REPLY:
+                raise StoreUnavailable("The server does not execute scripts as Redis does.")
 
     async def _wait_until_closed(self, protocol: RedisProtocol) -> None:
         """Wait until the connection is closed. Close it after a failover, and use a changed password."""
