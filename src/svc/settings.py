@@ -26,6 +26,7 @@ TokensPerSecond = Annotated[float, msgspec.Meta(ge=0, le=31_536_000)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
+LimitPerMinute = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 NonEmptySetting = Annotated[str, msgspec.Meta(min_length=1)]
 UsdPerMillionTokens = Annotated[float, msgspec.Meta(ge=0)]
 _TABLE_HEADER_PATTERN = re.compile(r"""\s*\[\[?[\w.\s"'-]+\]\]?\s*(?:#.*)?$""")
@@ -376,9 +377,9 @@ class SpeechSettings(_SettingsTable, frozen=True):
 class LimitSettings(_SettingsTable, frozen=True):
     """`[limits]`: defaults for keys without their own limits. 0 means no limit."""
 
-    rpm: Count = 0
+    rpm: LimitPerMinute = 0
     """Requests per minute of a key without its own limit. `0` means no limit."""
-    tpm: Count = 0
+    tpm: LimitPerMinute = 0
     """Tokens per minute of a key without its own limit. `0` means no limit."""
     on_redis_down: Literal["local", "refuse"] = "local"
     """The behaviour while Redis does not reply in time, for keys with limits.

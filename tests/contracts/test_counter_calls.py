@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 
 from svc.stores.counters.base import LimitExceeded
-from svc.stores.counters.counter_calls import MAX_CALLS, CounterCallBatcher, CountersDamaged
+from svc.stores.counters.counter_calls import MAX_CALLS, MAX_LOGGED_FAILURES, CounterCallBatcher
 from svc.stores.counters.key_limits import KeyLimits
 from svc.stores.counters.redis import RedisCounters
 from svc.stores.counters.redis_reports import CounterReports
 from svc.stores.counters.redis_types import RedisReservation, SpentRequired
 from svc.stores.database.base import StoreUnavailable
-from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient
+from svc.stores.redis.base import LuaScript, OutcomeUnknown, RedisClient, RedisReplyError
 from svc.stores.redis.cluster import SLOTS
 from svc.stores.redis.factory import open_redis
 from tests.fakes.ports import closed_cluster_port
@@ -94,7 +94,7 @@ async def test_counter_calls_with_a_damaged_key_fail_for_this_key_only(
     for number in damaged:
         await redis.execute("SET", f"svc:key:k{number}", "no hash")
     outcomes = await asyncio.gather(*reserve(counters, LIMITS))
-    failed = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, CountersDamaged)}
+    failed = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, RedisReplyError)}
     assert failed == damaged
     for number, limits in enumerate(LIMITS):
         if number not in damaged:
@@ -102,20 +102,50 @@ async def test_counter_calls_with_a_damaged_key_fail_for_this_key_only(
             assert (usage.requests, usage.tokens, usage.running) == (1, 10, 1)
 
 
-@pytest.mark.parametrize("command", ["SET svc:key:k0 text", "HSET svc:key:k0 spent text", "HSET svc:key:k0 seed nan"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "SET svc:key:k0 text",
+        "HSET svc:key:k0 spent text",
+        "HSET svc:key:k0 seed nan",
+        "HSET svc:key:k0 newest 1000000000000000000",
+    ],
+)
 async def test_counter_calls_damaged_key_is_logged_once_with_the_command_that_repairs_it(
     counters: RedisCounters, server: RedisServer, caplog: pytest.LogCaptureFixture, command: str
 ) -> None:
     server.tell(command)
     for _ in range(3):
         outcomes = await asyncio.gather(*reserve(counters, LIMITS))
-        assert [isinstance(outcome, CountersDamaged) for outcome in outcomes] == [True] + 7 * [False]
+        assert [isinstance(outcome, RedisReservation) for outcome in outcomes] == [False] + 7 * [True]
     (record,) = (record for record in caplog.records if record.levelname == "ERROR")
     assert "cannot count in svc:key:k0" in record.getMessage()
-    server.tell(record.getMessage().partition("redis-cli ")[2].partition("`")[0])
+    server.tell(record.getMessage().rpartition(": ")[2])
     (outcome,) = await asyncio.gather(*reserve(counters, LIMITS[:1]))
     assert isinstance(outcome, RedisReservation)
     assert outcome.requests_left == 99
+
+
+async def test_counter_calls_rejected_script_is_logged_without_a_key(
+    redis: RedisClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = CounterCallBatcher(redis, LuaScript("return redis.error_reply('ERR another reason')"))
+    for key in ("svc:key:a", "svc:key:b"):
+        with pytest.raises(RedisReplyError):
+            await calls.execute(key, "reserve")
+    (record,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert record.getMessage() == "Redis rejected the script of the counters: ERR another reason"
+
+
+async def test_counter_calls_many_damaged_keys_do_not_fill_the_log(
+    redis: RedisClient, counters: RedisCounters, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [KeyLimits(key_id=f"d{number}", requests=100) for number in range(MAX_LOGGED_FAILURES + 50)]
+    for limits in keys:
+        await redis.execute("SET", f"svc:key:{limits.key_id}", "text")
+    for _ in range(2):
+        await asyncio.gather(*reserve(counters, keys))
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == MAX_LOGGED_FAILURES
 
 
 async def test_counter_calls_number_of_over_64_bits_fails_for_its_call_only(counters: RedisCounters) -> None:

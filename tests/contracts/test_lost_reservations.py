@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from svc.stores.counters.base import LimitExceeded
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
-from svc.stores.counters.redis import RedisCounters
-from svc.stores.counters.redis_types import RedisReservation
+from svc.stores.counters.redis import MAX_REJECTION_AGE_SECONDS, RedisCounters
+from svc.stores.counters.redis_types import MAX_AMOUNT, RedisReservation
 from svc.stores.redis.base import RedisClient
 from svc.stores.redis.factory import open_redis
 from tests.fakes.redis_server import RedisServer
@@ -188,3 +188,48 @@ async def test_release_that_a_new_primary_lacks_is_repeated_at_the_reconnect(
         await until(lambda: not redis.is_down)
         usage = await counters.get_usage(LIMITS)
         assert (usage.running, usage.reserved_nano_usd) == (0, 0)
+
+
+async def test_redis_counters_deleted_counters_of_a_limited_key_admit_again(
+    counters: RedisCounters, redis: RedisClient, clock: Clock
+) -> None:
+    limits = KeyLimits(key_id="k", requests=10)
+    await reserved(counters, limits)
+    await redis.execute("HSET", "svc:key:k", "requests", "1000000")
+    assert isinstance(await decide(counters, limits), LimitExceeded)
+    await redis.execute("DEL", "svc:key:k")
+    assert isinstance(await decide(counters, limits), LimitExceeded)  # repeated by this process
+    clock.skipped = int(MAX_REJECTION_AGE_SECONDS)
+    await reserved(counters, limits)
+
+
+async def test_redis_counters_money_of_deleted_counters_is_not_added_to_the_next_sum(
+    counters: RedisCounters, redis: RedisClient, server: RedisServer
+) -> None:
+    reservation = await reserved(counters, LIMITS, nanos=400)
+    await redis.execute("HSET", "svc:key:k", "buried", "text")
+    counters.commit(reservation, 0, 300)
+    await redis.execute("PING")  # the reply of the commit is there
+    await redis.execute("DEL", "svc:key:k")
+    following = await decide(counters, LIMITS, nanos=10, spent=300)  # the database has the money
+    assert isinstance(following, RedisReservation)
+    counters.commit(following, 0, 5)
+    assert (await counters.get_usage(LIMITS)).spent_nano_usd == 305
+    server.tell("CLIENT KILL TYPE normal")
+    await until(lambda: redis.is_down)
+    await until(lambda: not redis.is_down)
+    assert (await counters.get_usage(LIMITS)).spent_nano_usd == 305
+
+
+async def test_redis_counters_money_of_repaired_counters_is_added_after_the_next_connect(
+    counters: RedisCounters, redis: RedisClient, server: RedisServer
+) -> None:
+    reservation = await reserved(counters, LIMITS, nanos=400)
+    await redis.execute("HSET", "svc:key:k", "buried", "text")
+    counters.commit(reservation, 0, 2**70)
+    await redis.execute("PING")
+    await redis.execute("HDEL", "svc:key:k", "buried")
+    server.tell("CLIENT KILL TYPE normal")
+    await until(lambda: redis.is_down)
+    await until(lambda: not redis.is_down)
+    assert (await counters.get_usage(LIMITS)).spent_nano_usd == MAX_AMOUNT

@@ -29,7 +29,7 @@ from svc.settings import LimitSettings, ModelSettings, ProviderSettings, Setting
 from svc.stores.counters.base import LimitUsage
 from svc.stores.counters.in_process import InProcessCounters
 from svc.stores.counters.key_limits import KeyLimits
-from svc.stores.counters.redis import MAX_REJECTION_AGE_SECONDS, RedisCounters
+from svc.stores.counters.redis import RedisCounters
 from svc.stores.database.base import LedgerEntry
 from svc.stores.database.factory import open_state_database
 from svc.stores.database.thread import DatabaseThread
@@ -218,20 +218,6 @@ async def test_rate_limiter_usage_with_a_damaged_key_is_local_for_this_key_only(
     await redis.execute("SET", "svc:key:b", "text")
     usages = await harness.limiter.current_usage([KeyLimits(key_id=name) for name in names])
     assert [usage.requests for usage in usages] == [6, 1, 1]
-
-
-@pytest.mark.parametrize("redis", ["redis"], indirect=True)
-async def test_rate_limiter_deleted_counters_of_a_limited_key_admit_again(
-    harness: LimiterHarness, redis: RedisClient
-) -> None:
-    key = ApiKey("k", "shop", rpm=10)
-    await harness.reserve(key, routing_info(), backends_of(CHEAP))
-    await redis.execute("HSET", "svc:key:k", "requests", "1000000")
-    await harness.expect_rejection(key, routing_info(), backends_of(CHEAP))
-    await redis.execute("DEL", "svc:key:k")
-    await harness.expect_rejection(key, routing_info(), backends_of(CHEAP))  # repeated by this process
-    await asyncio.sleep(MAX_REJECTION_AGE_SECONDS)
-    await harness.reserve(key, routing_info(), backends_of(CHEAP))
 
 
 async def test_rate_limiter_tpm_reserves_prompt_and_longest_completion(harness: LimiterHarness) -> None:

@@ -185,7 +185,7 @@ async def test_redis_connection_server_with_the_same_reply_to_all_commands_is_do
 
     async with await asyncio.start_server(respond, "127.0.0.1", 0) as listener:
         redis = open_redis(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
-        with pytest.raises(StoreUnavailable, match="does not execute scripts as Redis does"):
+        with pytest.raises(StoreUnavailable, match="The reply to a script is not that of Redis"):
             await redis.check_connection()
         await redis.start()
         assert redis.is_down

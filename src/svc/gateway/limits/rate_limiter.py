@@ -138,7 +138,7 @@ class RateLimiter:
 
     async def _current_usage(self, limits: KeyLimits) -> LimitUsage:
         if self._redis_counters is not None and not self._redis_counters.is_down:
-            with contextlib.suppress(StoreUnavailable):  # it is logged where it occurs
+            with contextlib.suppress(StoreUnavailable):  # logged by the batcher, or with the connection
                 return await self._redis_counters.get_usage(limits)
         return self._counters.get_usage(limits)
 

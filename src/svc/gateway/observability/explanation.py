@@ -200,7 +200,7 @@ _REFUSAL_ACTIONS: Final = {
     "method_not_allowed": "Use a method of the response header allow.",
     "invalid_request": "Correct the field that the message names.",
     "insufficient_storage": "Free space on the disk of the gateway.",
-    "internal_error": "Look up the request id in the log of the gateway, and run svc doctor.",
+    "internal_error": "Look in the log of the gateway for the request id, and for errors of Redis or the database.",
 }
 _UPSTREAM_ACTION: Final = "Wait, add another account of the provider, or configure routing.fallbacks."
 _OTHER_ACTION: Final = "Look up the request id in the log of the gateway."

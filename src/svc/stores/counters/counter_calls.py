@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -36,21 +36,18 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 """Encodes the arguments of all calls as one, which takes a third of the time of many."""
 _INTEGER_END: Final = 2.0**63
 """Integers of Redis and of its MessagePack are below this number."""
-DAMAGE_LOG_SECONDS: Final = 60.0
-"""The minimum time between log lines about the damaged hash of one key."""
-MAX_DAMAGED_KEYS: Final = 1000
-"""Maximum number of keys whose damage is remembered as logged."""
+FAILURE_LOG_SECONDS: Final = 60.0
+MAX_LOGGED_FAILURES: Final = 100
+"""Maximum number of subjects of failures that are logged in FAILURE_LOG_SECONDS. Each is logged once in that time."""
 MAX_REASON_CHARS: Final = 200
+_DAMAGE: Final = re.compile(r"WRONGTYPE|user_script:\d+: (?:attempt to (?:perform|compare)|bad argument|newest is)")
+"""Errors of the script that the hash of the key causes: another type, and fields that are not the script's numbers."""
 _decode: Final = msgspec.msgpack.Decoder(list[list[int | str]]).decode
 _decode_floats: Final = msgspec.msgpack.Decoder(list[list[int | float | str]]).decode
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 CallResult = list[Any]
 """What the script returns for a call: integers, and texts in the places that `counters.lua` names."""
-
-
-class CountersDamaged(StoreUnavailable):
-    """Redis cannot count for one key: its hash has values that are not the script's, or is no hash."""
 
 
 class CounterCall:
@@ -78,8 +75,9 @@ class CounterCallBatcher:
         self._unsent: list[CounterCall] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sends_single_calls = redis.has_key_slots
-        self._damage_logged_at: dict[str, float] = {}
-        """When the damage of a hash was logged (monotonic seconds), by its name."""
+        self._logged_subjects: set[str] = set()
+        """The subjects of failures that were logged since `_logged_since` (monotonic seconds)."""
+        self._logged_since = -FAILURE_LOG_SECONDS
 
     def add(self, call: CounterCall) -> None:
         """Send a call with the others of this iteration. Its methods are called, possibly before this returns."""
@@ -120,40 +118,46 @@ class CounterCallBatcher:
         try:
             argument = _encode([call.arguments for call in calls])
         except OverflowError as error:
-            self._report_oversized(calls, error)
+            self._isolate_oversized(calls, error)
             return
         command = _CounterCommand(self, calls)
         self._redis.run_script(
             command.on_reply, self._script, [call.key for call in calls], (argument,), command.on_slow
         )
 
-    def _report_oversized(self, calls: list[CounterCall], error: OverflowError) -> None:
-        """Let the call fail that has a number of over 64 bits, and send the others."""
+    def _isolate_oversized(self, calls: list[CounterCall], error: OverflowError) -> None:
+        """Fail the call with an integer of more than 64 bits. Send the others one by one."""
         if len(calls) > 1:
             self.send_singly(calls)
         else:
-            _report(calls[0], StoreUnavailable(f"Redis has no numbers of this size: {error}"))
+            self.log_failure(calls[0].key, "Redis cannot count in %s: %s", calls[0].key, str(error))
+            _report(calls[0], StoreUnavailable(f"A number is too large for Redis: {error}"))
 
     def send_singly(self, calls: list[CounterCall]) -> None:
         """Send each call as a command."""
         for call in calls:
             self.send([call])
 
-    def report_damage(self, call: CounterCall, reason: str) -> None:
-        """Let a call fail because of the hash of its key, and log that."""
-        now, logged_at = time.monotonic(), self._damage_logged_at
-        if now - logged_at.get(call.key, -math.inf) >= DAMAGE_LOG_SECONDS:
-            if len(logged_at) >= MAX_DAMAGED_KEYS:
-                logged_at.clear()
-            logged_at[call.key] = now
-            log.error(
-                "Redis cannot count in %s: %s. Requests of this key are handled as if Redis were down. "
-                "To let its counters begin again, run `redis-cli DEL %s`.",
-                call.key,
-                reason,
-                call.key,
-            )
-        _report(call, CountersDamaged(reason))
+    def log_damage(self, key: str, reason: str) -> None:
+        """Log that the hash of a key is damaged, and how to repair it."""
+        self.log_failure(
+            key,
+            "Redis cannot count in %s: %s. Requests of this key are handled as if Redis were down. "
+            "To let its counters begin again, execute this command in Redis: DEL %s",
+            key,
+            reason,
+            key,
+        )
+
+    def log_failure(self, subject: str, message: str, *arguments: str) -> None:
+        """Log a failure, unless one of this subject or too many others were logged within FAILURE_LOG_SECONDS."""
+        now, subjects = time.monotonic(), self._logged_subjects
+        if now - self._logged_since >= FAILURE_LOG_SECONDS:
+            subjects.clear()
+            self._logged_since = now
+        if subject not in subjects and len(subjects) < MAX_LOGGED_FAILURES:
+            subjects.add(subject)
+            log.error(message, *arguments)
 
     def stop_batching(self) -> None:
         """Send only single calls from now on: the server is a cluster behind one address."""
@@ -186,21 +190,32 @@ class _CounterCommand:
         if 0 < len(results) <= len(calls):
             for call, result in zip(calls, results, strict=False):
                 if result is None:
-                    self._batcher.report_damage(call, "a field of its hash is no integer of 64 bits")
+                    self._batcher.log_damage(call.key, "a field of its hash is no integer of 64 bits")
+                    _report(call, OutcomeUnknown("The counters of the key are damaged."))
                 else:
                     _report(call, result)
             self._batcher.send_singly(calls[len(results) :])
         elif not isinstance(reply, RedisReplyError) or reply.kind in SERVER_ERROR_KINDS:
             # An unexpected reply does not tell which calls were executed.
             error = reply if isinstance(reply, StoreUnavailable) else OutcomeUnknown("Redis sent an unexpected reply.")
+            if error is not reply:
+                self._batcher.log_failure("", "Redis sent a reply that the script of the counters does not make")
             for call in calls:
                 _report(call, error)
         elif reply.kind == "CROSSSLOT" and len(calls) > 1:  # nothing was executed
             self._batcher.stop_batching()
             self._batcher.send_singly(calls)
         else:
-            self._batcher.report_damage(calls[0], reply.text[:MAX_REASON_CHARS].rstrip(". "))
+            self._log_error(calls[0], reply)
+            _report(calls[0], reply)
             self._batcher.send_singly(calls[1:])
+
+    def _log_error(self, call: CounterCall, error: RedisReplyError) -> None:
+        reason = error.text[:MAX_REASON_CHARS].rstrip(". ")
+        if _DAMAGE.search(error.text) is not None:
+            self._batcher.log_damage(call.key, reason)
+        else:
+            self._batcher.log_failure("", "Redis rejected the script of the counters: %s", reason)
 
     def on_slow(self) -> None:
         for call in self._calls:

@@ -129,6 +129,9 @@ end
 -- Clears the buckets that have left the window.
 local function advance()
   if second < at.newest then
+    if at.newest - second > TTL_SECONDS then -- the window would not advance for hours
+      error('newest is more than ' .. TTL_SECONDS .. ' s in the future')
+    end
     second, millis = at.newest, 0 -- the clock went backward
   end
   if second == at.newest then

@@ -3,6 +3,9 @@
 A call that fails because Redis is disconnected is remembered here, and reported after the next connect. A call whose
 reply was lost may have been executed. Its money is reported under the same number, so that Redis adds it once. Its
 tokens are not reported again. An earlier process id leaves its keys, which releases all that it has reserved.
+
+Money belongs to the sum that was loaded when it was spent. A sum that is loaded later comes from the database, which
+has that money.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Final
 
 from svc.stores.counters.counter_calls import CallResult, CounterCall, CounterCallBatcher
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, PERIOD_CODES, KeyLimits
-from svc.stores.counters.redis_types import RedisReservation, Spending, redis_key
+from svc.stores.counters.redis_types import MAX_AMOUNT, RedisReservation, Spending, redis_key
 from svc.stores.database.base import StoreUnavailable
 from svc.stores.redis.base import OutcomeUnknown
 
@@ -36,8 +39,8 @@ class CounterReports:
         self._calls = calls
         self._clock = clock
         self._seeds: dict[str, int] = {}
-        self._unreported_nano_usd: dict[str, int] = {}
-        """Spending that Redis has not executed, by key."""
+        self._unreported_nano_usd: dict[tuple[str, int], int] = {}
+        """Spending that Redis has not executed, by key and seed."""
         self._uncertain_spending: list[Spending] = []
         self._spending_number = 0
         self._token_corrections: dict[TokenPlace, _TokenCorrection] = {}
@@ -49,9 +52,11 @@ class CounterReports:
 
     def commit(self, reservation: RedisReservation, tokens: int, nano_usd: int) -> None:
         """End a reservation with the actual usage."""
-        number = 0
+        tokens, nano_usd = min(tokens, MAX_AMOUNT), min(nano_usd, MAX_AMOUNT)
+        number = seed = 0
         if reservation.has_budget and nano_usd:
             number = self._spending_number = self._spending_number + 1
+            seed = self._seeds.get(reservation.key_id, 0)
         arguments = (
             "commit",
             reservation.process,
@@ -63,13 +68,13 @@ class CounterReports:
             nano_usd,
             number,
         )
-        self._calls.add(_Commit(self, arguments, reservation, tokens, nano_usd, number))
+        self._calls.add(_Commit(self, arguments, reservation, tokens, nano_usd, number, seed))
 
     def record_spend(self, key_id: str, process_id: str, nano_usd: int) -> None:
         """Record the cost of a request that has no reservation in Redis."""
-        if nano_usd:
-            self._spending_number += 1
-            self._report_spend(Spending(key_id, process_id, self._spending_number, nano_usd))
+        seed = self._seeds.get(key_id)
+        if nano_usd and seed is not None:
+            self._send_spend(key_id, process_id, min(nano_usd, MAX_AMOUNT), seed)
 
     def raise_spent(self, limits: KeyLimits, spent_nano_usd: int, seed: int) -> None:
         """Replace the sum of a budget if it is smaller. `seed` becomes its id."""
@@ -86,13 +91,11 @@ class CounterReports:
 
     def defer_spend(self, spending: Spending, *, is_uncertain: bool) -> None:
         """Report spending after the next connect: under the same number, if Redis may have added it already."""
-        if spending.key_id not in self._seeds:
-            return
         if is_uncertain:
             self._uncertain_spending.append(spending)
         else:
-            deferred = self._unreported_nano_usd
-            deferred[spending.key_id] = deferred.get(spending.key_id, 0) + spending.nano_usd
+            deferred, place = self._unreported_nano_usd, (spending.key_id, spending.seed)
+            deferred[place] = deferred.get(place, 0) + spending.nano_usd
 
     def defer_tokens(self, place: TokenPlace, tokens: int) -> None:
         """Add tokens to those of a second of a key after the next connect."""
@@ -125,8 +128,8 @@ class CounterReports:
         for spending in uncertain:
             self._report_spend(spending, is_repeat=True)
         unreported, self._unreported_nano_usd = self._unreported_nano_usd, {}
-        for key_id, nano_usd in unreported.items():
-            self.record_spend(key_id, process_id, nano_usd)
+        for (key_id, seed), nano_usd in unreported.items():
+            self._send_spend(key_id, process_id, nano_usd, seed)
         unreleased, self._unreleased = self._unreleased, set()
         for key_id, old_process_id in unreleased:
             self._released_at.setdefault((key_id, old_process_id), now)
@@ -141,12 +144,13 @@ class CounterReports:
         oldest = now - PROCESS_TTL_SECONDS
         self._released_at = {place: at for place, at in self._released_at.items() if at >= oldest}
 
+    def _send_spend(self, key_id: str, process_id: str, nano_usd: int, seed: int) -> None:
+        self._spending_number += 1
+        self._report_spend(Spending(key_id, process_id, self._spending_number, nano_usd, seed))
+
     def _report_spend(self, spending: Spending, *, is_repeat: bool = False) -> None:
-        seed = self._seeds.get(spending.key_id)
-        if seed is None:
-            return
         number = -spending.number if is_repeat else spending.number
-        arguments = ("record_spend", spending.process, number, spending.nano_usd, seed)
+        arguments = ("record_spend", spending.process, number, spending.nano_usd, spending.seed)
         self._calls.add(_SpendingReport(self, spending, arguments, is_repeat=is_repeat))
 
 
@@ -174,7 +178,7 @@ class _Report(CounterCall):
 class _Commit(_Report):
     """The end of a reservation. If it fails, its parts follow after the next connect."""
 
-    __slots__ = ("_nano_usd", "_number", "_reservation", "_tokens")
+    __slots__ = ("_nano_usd", "_number", "_reservation", "_seed", "_tokens")
 
     def __init__(
         self,
@@ -184,13 +188,15 @@ class _Commit(_Report):
         tokens: int,
         nano_usd: int,
         number: int,
+        seed: int,
     ) -> None:
-        """`number` is that of the spending, or 0 if there is none."""
+        """`number` is that of the spending, or 0 if there is none. `seed` is 0 if that of the key is unknown."""
         super().__init__(reports, reservation.key_id, arguments)
         self._reservation = reservation
         self._tokens = tokens
         self._nano_usd = nano_usd
         self._number = number
+        self._seed = seed
 
     def on_reply(self, reply: CallResult | StoreUnavailable) -> None:
         if not isinstance(reply, StoreUnavailable):
@@ -200,8 +206,8 @@ class _Commit(_Report):
         if not is_uncertain and self._tokens != reservation.tokens:
             place = reservation.key_id, reservation.second, reservation.created
             reports.defer_tokens(place, self._tokens - reservation.tokens)
-        if self._number:
-            spending = Spending(reservation.key_id, reservation.process, self._number, self._nano_usd)
+        if self._seed:
+            spending = Spending(reservation.key_id, reservation.process, self._number, self._nano_usd, self._seed)
             reports.defer_spend(spending, is_uncertain=is_uncertain)
 
 

@@ -6,6 +6,9 @@ from typing import Final
 
 from svc.stores.counters.base import LimitExceeded
 
+MAX_AMOUNT: Final = 2**53
+"""Maximum tokens and nano-USD of a request. Larger numbers of Lua are not exact."""
+
 
 class RedisReservation:
     """A reservation in Redis, to be committed once, with the requests and tokens that remained after it. Immutable."""
@@ -42,7 +45,7 @@ class RedisReservation:
 
 
 class CachedRejection:
-    """The rejection of a key at `created_at` (monotonic seconds), by its request limit. Immutable."""
+    """A rejection that Redis sent at `created_at` (monotonic seconds), under `request_limit`. Immutable."""
 
     def __init__(self, request_limit: int, created_at: float, rejection: LimitExceeded) -> None:
         self.request_limit: Final = request_limit
@@ -51,13 +54,17 @@ class CachedRejection:
 
 
 class Spending:
-    """Money of a key, with the number under which a process reports it to Redis. Immutable."""
+    """Money of a key, with the number under which a process reports it to Redis. Immutable.
 
-    def __init__(self, key_id: str, process: str, number: int, nano_usd: int) -> None:
+    `seed` is the id of the sum that it was spent from.
+    """
+
+    def __init__(self, key_id: str, process: str, number: int, nano_usd: int, seed: int) -> None:
         self.key_id: Final = key_id
         self.process: Final = process
         self.number: Final = number
         self.nano_usd: Final = nano_usd
+        self.seed: Final = seed
 
 
 class SpentRequired:

@@ -38,9 +38,9 @@ SLOW_LOG_SECONDS = 10.0
 """The minimum time between log lines about slow replies."""
 MAX_PASSWORD_FILE_BYTES = 65_536
 PROBE_KEY = "svc:probe"
-PROBE_SCRIPT = "redis.call('TIME') return cmsgpack.pack({1})"
+PROBE_SCRIPT = "redis.call('TIME') redis.call('SET', KEYS[1], '1', 'EX', 60) return cmsgpack.pack({1})"
+"""The script of the counters also calls TIME before it writes, and replies in MessagePack."""
 PROBE_REPLY = b"\x91\x01"
-"""The script of the counters begins with this command, and replies in MessagePack."""
 
 FindServer = Callable[[], Awaitable[tuple[str, int]]]
 """Returns host and port of the server. Raises StoreUnavailable or OSError."""
@@ -157,19 +157,18 @@ class RedisConnection(RedisClient):
         await self._send_probe(protocol)
 
     async def _send_probe(self, protocol: RedisProtocol) -> None:
-        """Write a key and run a script. A server that cannot do one of these, such as a replica, counts as down."""
+        """Run a script that writes a key. A server that cannot do this, such as a replica, counts as down."""
         key = PROBE_KEY if self._find_probe_key is None else self._find_probe_key()
         try:
-            await protocol.execute("SET", key, "1", "EX", "60")
             reply = await protocol.execute("EVAL", PROBE_SCRIPT, "1", key)
         except RedisReplyError as error:
-            if error.kind != "MOVED":
+            if error.kind not in ("MOVED", "ASK"):
                 raise
             if self._find_probe_key is None:
                 raise StoreUnavailable(WRONG_SCHEME_MESSAGE) from None
         else:
             if reply != PROBE_REPLY:
-                raise StoreUnavailable("The server does not execute scripts as Redis does.")
+                raise StoreUnavailable("The reply to a script is not that of Redis.")
 
     async def _wait_until_closed(self, protocol: RedisProtocol) -> None:
         """Wait until the connection is closed. Close it after a failover, and use a changed password."""
