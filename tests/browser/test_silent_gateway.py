@@ -14,16 +14,16 @@ TIMEOUT_MILLISECONDS = 66_000
 """A little more than the page waits for a response."""
 
 
-def open_silently(console: Console, page: Page, name: str, path: str) -> None:
-    """Open a page whose requests to `path` get no response, with a clock that the test advances."""
+def enter_silently(console: Console, page: Page, path: str) -> None:
+    """Enter the console. Requests to `path` then get no response, and the test can advance the clock."""
     console.enter(page, console.admin_key)
     page.clock.install()
     page.route(path, lambda route: None)
-    console.open(page, name)
 
 
 def test_page_session_gets_no_response_says_so_and_recovers(console: Console, page: Page) -> None:
-    open_silently(console, page, "Keys", "**/console/session")
+    enter_silently(console, page, "**/console/session")
+    console.open(page, "Keys")
     page.clock.run_for(1500)
     expect(page.get_by_text("Waiting for the gateway…")).to_be_visible()
     page.clock.run_for(TIMEOUT_MILLISECONDS)
@@ -38,8 +38,9 @@ def test_page_session_gets_no_response_says_so_and_recovers(console: Console, pa
     [("Overview", "**/v1/overview"), ("Requests", "**/v1/requests?*"), ("Keys", "**/v1/admin/keys?*")],
 )
 def test_page_data_gets_no_response_says_so_and_recovers(console: Console, page: Page, name: str, path: str) -> None:
-    open_silently(console, page, name, path)
-    with page.expect_request(path):
+    enter_silently(console, page, path)
+    with page.expect_request(path):  # it can be sent before `open` returns
+        console.open(page, name)
         page.clock.run_for(100)
     page.clock.run_for(TIMEOUT_MILLISECONDS)
     expect(page.get_by_role("alert")).to_contain_text("The gateway did not respond within 65 seconds.")
@@ -51,7 +52,8 @@ def test_page_data_gets_no_response_says_so_and_recovers(console: Console, page:
 def test_change_gets_no_response_says_so_and_can_be_repeated(console: Console, page: Page) -> None:
     created = console.create_key("silent")
     path = f"**/v1/admin/keys/{created['id']}/revoke"
-    open_silently(console, page, "Keys", path)
+    enter_silently(console, page, path)
+    console.open(page, "Keys")
     page.get_by_role("listitem").filter(has_text=created["id"]).get_by_role("button", name="Revoke").click()
     button = page.get_by_role("button", name="Revoke key")
     with page.expect_request(path):

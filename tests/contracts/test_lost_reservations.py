@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import pytest_asyncio
 
-from svc.stores.counters.base import LimitExceeded
+from svc.stores.counters.base import LimitExceeded, LimitUsage
 from svc.stores.counters.key_limits import COUNTER_WINDOW_SECONDS, KeyLimits
 from svc.stores.counters.redis import MAX_REJECTION_AGE_SECONDS, RedisCounters
 from svc.stores.counters.redis_types import MAX_AMOUNT, RedisReservation
@@ -233,3 +234,42 @@ async def test_redis_counters_money_of_repaired_counters_is_added_after_the_next
     await until(lambda: redis.is_down)
     await until(lambda: not redis.is_down)
     assert (await counters.get_usage(LIMITS)).spent_nano_usd == MAX_AMOUNT
+
+
+async def test_redis_counters_money_of_an_earlier_sum_is_not_added_to_that_of_the_next_period(
+    counters: RedisCounters, redis: RedisClient, server: RedisServer
+) -> None:
+    yesterday = KeyLimits(key_id="k", budget_nano_usd=1000, period="day", period_start=86_400)
+    today = KeyLimits(key_id="k", budget_nano_usd=1000, period="day", period_start=2 * 86_400)
+    reservation = await reserved(counters, yesterday, nanos=400)
+    await redis.execute("HSET", "svc:key:k", "buried", "text")
+    counters.commit(reservation, 0, 300)
+    await redis.execute("PING")  # the reply of the commit is there
+    await redis.execute("HDEL", "svc:key:k", "buried")
+    assert isinstance(
+        await decide(counters, today, nanos=10, spent=300), RedisReservation
+    )  # the database has the money
+    server.tell("CLIENT KILL TYPE normal")
+    await until(lambda: redis.is_down)
+    await until(lambda: not redis.is_down)
+    assert (await counters.get_usage(today)).spent_nano_usd == 300
+
+
+async def test_redis_counters_clock_set_back_by_hours_keeps_all_but_the_window(
+    counters: RedisCounters, redis: RedisClient
+) -> None:
+    limits = KeyLimits(key_id="k", requests=2, tokens=1000, concurrency=2, budget_nano_usd=1000)
+    ended, running = [await reserved(counters, limits, tokens=300, nanos=100) for _ in range(2)]
+    counters.commit(ended, 200, 50)
+    fields = await redis.execute("HGETALL", "svc:key:k")
+    assert isinstance(fields, list)
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        if name in (b"newest", b"buried") or name[:2] == b"a:":
+            await redis.execute("HSET", "svc:key:k", name, int(value) + 7200)
+    following = await reserved(counters, limits, tokens=10, nanos=100)
+    assert (following.requests_left, following.tokens_left) == (1, 990)
+    assert await counters.get_usage(limits) == LimitUsage(1, 10, 2, 50, 200)
+    fields_of_running = {name: getattr(running, name) for name in inspect.signature(RedisReservation).parameters}
+    counters.commit(RedisReservation(**{**fields_of_running, "second": running.second + 7200}), 200, 50)
+    counters.commit(following, 10, 50)
+    assert await counters.get_usage(limits) == LimitUsage(1, 10, 0, 150, 0)

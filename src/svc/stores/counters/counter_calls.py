@@ -38,9 +38,9 @@ _INTEGER_END: Final = 2.0**63
 """Integers of Redis and of its MessagePack are below this number."""
 FAILURE_LOG_SECONDS: Final = 60.0
 MAX_LOGGED_FAILURES: Final = 100
-"""Maximum number of subjects of failures that are logged in FAILURE_LOG_SECONDS. Each is logged once in that time."""
+"""Maximum number of keys whose failures are logged within FAILURE_LOG_SECONDS."""
 MAX_REASON_CHARS: Final = 200
-_DAMAGE: Final = re.compile(r"WRONGTYPE|user_script:\d+: (?:attempt to (?:perform|compare)|bad argument|newest is)")
+_DAMAGE: Final = re.compile(r"WRONGTYPE|user_script:\d+: (?:attempt to (?:perform|compare)|bad argument)")
 """Errors of the script that the hash of the key causes: another type, and fields that are not the script's numbers."""
 _decode: Final = msgspec.msgpack.Decoder(list[list[int | str]]).decode
 _decode_floats: Final = msgspec.msgpack.Decoder(list[list[int | float | str]]).decode
@@ -75,8 +75,8 @@ class CounterCallBatcher:
         self._unsent: list[CounterCall] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sends_single_calls = redis.has_key_slots
-        self._logged_subjects: set[str] = set()
-        """The subjects of failures that were logged since `_logged_since` (monotonic seconds)."""
+        self._logged_failures: set[tuple[str, str]] = set()
+        """The messages and keys that were logged since `_logged_since` (monotonic seconds)."""
         self._logged_since = -FAILURE_LOG_SECONDS
 
     def add(self, call: CounterCall) -> None:
@@ -130,7 +130,8 @@ class CounterCallBatcher:
         if len(calls) > 1:
             self.send_singly(calls)
         else:
-            self.log_failure(calls[0].key, "Redis cannot count in %s: %s", calls[0].key, str(error))
+            key = calls[0].key
+            self.log_failure("A number of %s is too large for Redis: %s", (key, str(error)), key)
             _report(calls[0], StoreUnavailable(f"A number is too large for Redis: {error}"))
 
     def send_singly(self, calls: list[CounterCall]) -> None:
@@ -141,22 +142,20 @@ class CounterCallBatcher:
     def log_damage(self, key: str, reason: str) -> None:
         """Log that the hash of a key is damaged, and how to repair it."""
         self.log_failure(
-            key,
             "Redis cannot count in %s: %s. Requests of this key are handled as if Redis were down. "
             "To let its counters begin again, execute this command in Redis: DEL %s",
-            key,
-            reason,
+            (key, reason, key),
             key,
         )
 
-    def log_failure(self, subject: str, message: str, *arguments: str) -> None:
-        """Log a failure, unless one of this subject or too many others were logged within FAILURE_LOG_SECONDS."""
-        now, subjects = time.monotonic(), self._logged_subjects
+    def log_failure(self, message: str, arguments: tuple[str, ...] = (), key: str = "") -> None:
+        """Log a failure, of one key or of all, once within FAILURE_LOG_SECONDS."""
+        now, logged = time.monotonic(), self._logged_failures
         if now - self._logged_since >= FAILURE_LOG_SECONDS:
-            subjects.clear()
+            logged.clear()
             self._logged_since = now
-        if subject not in subjects and len(subjects) < MAX_LOGGED_FAILURES:
-            subjects.add(subject)
+        if (message, key) not in logged and not (key and len(logged) >= MAX_LOGGED_FAILURES):
+            logged.add((message, key))
             log.error(message, *arguments)
 
     def stop_batching(self) -> None:
@@ -199,7 +198,7 @@ class _CounterCommand:
             # An unexpected reply does not tell which calls were executed.
             error = reply if isinstance(reply, StoreUnavailable) else OutcomeUnknown("Redis sent an unexpected reply.")
             if error is not reply:
-                self._batcher.log_failure("", "Redis sent a reply that the script of the counters does not make")
+                self._batcher.log_failure("Redis sent a reply that the script of the counters does not make")
             for call in calls:
                 _report(call, error)
         elif reply.kind == "CROSSSLOT" and len(calls) > 1:  # nothing was executed
@@ -215,7 +214,7 @@ class _CounterCommand:
         if _DAMAGE.search(error.text) is not None:
             self._batcher.log_damage(call.key, reason)
         else:
-            self._batcher.log_failure("", "Redis rejected the script of the counters: %s", reason)
+            self._batcher.log_failure("Redis rejected the script of the counters: %s", (reason,))
 
     def on_slow(self) -> None:
         for call in self._calls:

@@ -13,7 +13,7 @@
 --     x:<process>             the second in which the process left. Its later reservations do nothing
 --     spent, start, kind      nano-USD spent in the period, the start of the period, and its length: day (1), month (2) or
 --                             total (3)
---     seed                    the id of the sum that was loaded from the database
+--     seed                    the id of the sum: another one if it was loaded from the database, or a period began
 --     buried                  the second of the last check for expired processes
 --   In a cluster, a script can use the keys of one slot only. It then has one operation.
 --
@@ -86,8 +86,8 @@ local function save()
       count = count + 2
     end
   end
-  if count > 0 then
-    redis.call('HSET', key, unpack(fields, 1, count))
+  for first = 1, count, MAX_ARGUMENTS do
+    redis.call('HSET', key, unpack(fields, first, math.min(first + MAX_ARGUMENTS - 1, count)))
   end
   for first = 1, zero_fields and #zero_fields or 0, MAX_ARGUMENTS do
     redis.call('HDEL', key, unpack(zero_fields, first, math.min(first + MAX_ARGUMENTS - 1, #zero_fields)))
@@ -126,13 +126,26 @@ local function bucket_names(prefix, ages)
   return names
 end
 
+-- Continues with an empty window, since the clock was set back by a long time. What is in flight stays.
+local function leave_future()
+  local all = redis.call('HGETALL', key)
+  for i = 1, #all, 2 do
+    if string.find(all[i], '^[ax]:') and tonumber(all[i + 1]) > second then
+      set(all[i], second)
+    end
+  end
+  set('buried', 0)
+  at.newest = second - BUCKETS
+end
+
 -- Clears the buckets that have left the window.
 local function advance()
   if second < at.newest then
-    if at.newest - second > TTL_SECONDS then -- the window would not advance for hours
-      error('newest is more than ' .. TTL_SECONDS .. ' s in the future')
+    if at.newest - second > TTL_SECONDS then
+      leave_future()
+    else
+      second, millis = at.newest, 0 -- the clock went backward
     end
-    second, millis = at.newest, 0 -- the clock went backward
   end
   if second == at.newest then
     return
@@ -150,6 +163,9 @@ local function advance()
         set(name, 0)
       end
     end
+    if #ages == BUCKETS and at[sum] ~= 0 then
+      set(sum, 0)
+    end
   end
   if at.newest == 0 then
     set('created', redis_second * 1e6 + redis_micros)
@@ -160,7 +176,7 @@ end
 -- Adds tokens to those of a second, which stay at least 0, if it is in the window.
 local function add_tokens(counted_second, tokens)
   local bucket = 't' .. counted_second % BUCKETS
-  if tokens ~= 0 and second - counted_second < BUCKETS then
+  if tokens ~= 0 and counted_second <= second and second - counted_second < BUCKETS then
     if at[bucket] == nil then
       read({bucket})
     end
@@ -271,6 +287,7 @@ local function reserve(
     elseif start > at.start then
       set('start', start)
       set('spent', math.max(0, tonumber(spent) or 0))
+      set('seed', seed ~= 0 and seed or redis_second * 1e6 + redis_micros) -- a new sum
     end
   end
   local function over_concurrency() return concurrency > 0 and at.running >= concurrency end
